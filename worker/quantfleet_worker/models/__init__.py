@@ -1,0 +1,1 @@
+"""Architecture knowledge as data: one small file a family."""
