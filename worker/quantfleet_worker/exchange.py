@@ -1,0 +1,243 @@
+"""Moves bytes between ranks; the only user of torch.distributed.
+
+Called by the engine in plan order. What moves is uint8 and is merged by our own code, so gloo, NCCL
+and HCCL behave alike. Nobody waits inside a collective for compute: `phase` waits in the store until
+every rank is ready, and only then are transfers made. `liveness.py` names a lost rank within seconds.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic, sleep
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from quantfleet_api.errors import TryAgain
+
+TRANSFER_TIMEOUT = timedelta(minutes=5)
+"""Covers one transfer that all ranks have entered, never a computation."""
+CONNECT_TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the ranks meet; rank 0 listens (port 0 = any free one, then told to the others)."""
+
+    rank: int
+    world_size: int
+    host: str
+    port: int
+    backend: str  # gloo | nccl | hccl
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What this rank sent to others."""
+
+    num_bytes: int = 0
+    num_transfers: int = 0
+    num_phases: int = 0
+    wait_seconds: float = 0.0  # for peers that were not ready: idle
+    transfer_seconds: float = 0.0
+    largest_phases_of_layer: int = 0
+    _phases_of_layer: int = field(default=0, repr=False)
+
+
+def open_store(
+    rendezvous: Rendezvous, *, port: int | None = None, timeout: timedelta = CONNECT_TIMEOUT
+) -> dist.TCPStore:
+    """The key-value store that rank 0 hosts; `store.port` tells the real port.
+
+    With `port`, a further client of a store that exists. The legacy server (not libuv), since not
+    every build of torch has libuv.
+    """
+    return dist.TCPStore(
+        rendezvous.host,
+        rendezvous.port if port is None else port,
+        is_master=rendezvous.rank == 0 and port is None,
+        timeout=timeout,
+        wait_for_workers=False,
+        use_libuv=False,
+    )
+
+
+class Exchange:
+    """One rank's end of the gang. `should_stop` raises when this rank was asked to stop."""
+
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        store: dist.TCPStore,
+        *,
+        chunk_bytes: int,
+        device: torch.device,
+        should_stop: Callable[[], None],
+    ) -> None:
+        self.rank, self.world_size = rendezvous.rank, rendezvous.world_size
+        self.traffic = Traffic()
+        self._store, self._chunk_bytes, self._device = store, chunk_bytes, device
+        self._should_stop = should_stop
+        self._sequence = 0
+        if self.world_size > 1:
+            if rendezvous.host in ("127.0.0.1", "localhost"):
+                # gloo would look up this machine's name, which need not resolve
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            dist.init_process_group(
+                rendezvous.backend,
+                store=dist.PrefixStore("group", store),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=TRANSFER_TIMEOUT,
+            )
+
+    # records: small values of any length, under a key that only one rank sets
+
+    def put(self, key: str, value: str) -> None:
+        """Publish a record."""
+        with _retriable("store"):
+            self._store.set(f"record/{key}", value)
+
+    def get(self, key: str) -> str:
+        """Wait for a record, however long the rank that makes it needs."""
+        with _retriable("store"):
+            wait_for(self._store, [f"record/{key}"], self._should_stop)
+            return self._store.get(f"record/{key}").decode()
+
+    # phases and transfers
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Wait until all ranks are ready for the same phase; transfers happen inside."""
+        started = monotonic()
+        self._sequence += 1
+        key = f"phase/{self._sequence}"
+        if self.world_size > 1:
+            with _retriable(name):
+                if self._store.add(f"{key}/ready", 1) == self.world_size:
+                    self._store.set(f"{key}/go", name)
+                wait_for(self._store, [f"{key}/go"], self._should_stop)
+                agreed = self._store.get(f"{key}/go").decode()
+                if self.rank == 0 and self._sequence > 1:
+                    # everyone has passed the phase before this one
+                    self._store.delete_key(f"phase/{self._sequence - 1}/ready")
+            assert agreed == name, f"rank {self.rank} is in phase {name}, a peer in {agreed}"
+        self.traffic.wait_seconds += monotonic() - started
+        self.traffic.num_phases += 1
+        self.traffic._phases_of_layer += 1
+        self.traffic.largest_phases_of_layer = max(
+            self.traffic.largest_phases_of_layer, self.traffic._phases_of_layer
+        )
+        yield
+
+    def next_layer(self) -> None:
+        """Phases are counted a layer (law L4)."""
+        self.traffic._phases_of_layer = 0
+
+    def all_to_all(
+        self, outgoing: Sequence[Tensor], num_bytes: Sequence[Sequence[int]]
+    ) -> list[Tensor]:
+        """Send `outgoing[r]` (uint8) to each rank r; get what each sent here, by rank.
+
+        `num_bytes[s][d]` is what s sends to d: all ranks know it from plan and layout, and so make
+        the same number of rounds of at most `chunk_bytes`.
+        """
+        received = [
+            outgoing[rank]
+            if rank == self.rank
+            else torch.empty(num_bytes[rank][self.rank], dtype=torch.uint8)
+            for rank in range(self.world_size)
+        ]
+        longest = max(
+            (size for s, row in enumerate(num_bytes) for d, size in enumerate(row) if s != d),
+            default=0,
+        )
+        started = monotonic()
+        piece = max(1, self._chunk_bytes // self.world_size)
+        for start in range(0, longest, piece):
+            self._one_round(outgoing, received, start, start + piece)
+        self.traffic.transfer_seconds += monotonic() - started
+        return received
+
+    def _one_round(
+        self, outgoing: Sequence[Tensor], received: Sequence[Tensor], start: int, stop: int
+    ) -> None:
+        sent = [
+            buffer[0:0] if rank == self.rank else buffer[start:stop]
+            for rank, buffer in enumerate(outgoing)
+        ]
+        sizes = [
+            0 if rank == self.rank else len(buffer[start:stop])
+            for rank, buffer in enumerate(received)
+        ]
+        target = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+        with _retriable("all_to_all"):
+            dist.all_to_all_single(
+                target, torch.cat(sent).to(self._device), sizes, [len(part) for part in sent]
+            )
+        position = 0
+        for rank, size in enumerate(sizes):
+            received[rank][start : start + size] = target[position : position + size].cpu()
+            position += size
+        self.traffic.num_transfers += 1
+        self.traffic.num_bytes += sum(len(part) for part in sent)
+
+    def publish(self, own: Tensor, num_bytes: Sequence[int]) -> list[Tensor]:
+        """Every rank r gives `num_bytes[r]` bytes to all; get them all, by rank."""
+        blobs = [
+            own if rank == self.rank else torch.empty(size, dtype=torch.uint8)
+            for rank, size in enumerate(num_bytes)
+        ]
+        if self.world_size == 1:
+            return blobs
+        started = monotonic()
+        for rank, blob in enumerate(blobs):
+            for start in range(0, len(blob), self._chunk_bytes):
+                chunk = blob[start : start + self._chunk_bytes]
+                on_device = chunk.to(self._device)
+                with _retriable("broadcast"):
+                    dist.broadcast(on_device, src=rank)
+                if on_device.data_ptr() != chunk.data_ptr():
+                    chunk.copy_(on_device)
+                self.traffic.num_transfers += 1
+                if rank == self.rank:
+                    self.traffic.num_bytes += len(chunk)
+        self.traffic.transfer_seconds += monotonic() - started
+        return blobs
+
+    def close(self) -> None:
+        """Leave together: rank 0 hosts the store, so it goes last."""
+        if self.world_size == 1:
+            return
+        with _retriable("close"):
+            if self._store.add("bye", 1) == self.world_size:
+                self._store.set("all-said-bye", "1")
+            if self.rank == 0:
+                wait_for(self._store, ["all-said-bye"], self._should_stop)
+        dist.destroy_process_group()
+
+
+def wait_for(store: dist.TCPStore, keys: list[str], should_stop: Callable[[], None]) -> None:
+    """Wait for keys without limit; a stop request ends the wait.
+
+    Asks again and again instead of a blocking wait, which would keep the connection from other
+    threads of this rank and warns on every time-out. An answer takes about 10 microseconds.
+    """
+    pause = 0.0005
+    while not store.check(keys):
+        should_stop()
+        sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+
+
+@contextmanager
+def _retriable(what: str) -> Iterator[None]:
+    """A failed transfer means that a peer or the network is gone: try again (75)."""
+    try:
+        yield
+    except (dist.DistError, RuntimeError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TryAgain(f"exchange failed in {what}: {first_line}") from error
