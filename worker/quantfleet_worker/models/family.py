@@ -42,4 +42,56 @@ class Family:
     norms: tuple[str, ...]  # local names of the layer's norms, q/k norms included
     fused: tuple[tuple[str, ...], ...]  # linears that servers fuse: one scheme, one input scale
     layer_arguments: frozenset[str]  # arguments of the layer's forward that we know how to give
+    window: Literal["none", "all", "by_layer"]  # which layers a sliding window applies to
     dropped: tuple[str, ...] = ()  # regular expressions of source tensors that nothing needs
+
+
+DENSE_SITES = (
+    Site(
+        name="self_attn.qkv_input",
+        linears=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        smoothing=Smoothing(kind="norm", source="input_layernorm"),
+    ),
+    Site(
+        name="self_attn.o_input",
+        linears=("self_attn.o_proj",),
+        smoothing=Smoothing(kind="value_rows", source="self_attn.v_proj"),
+    ),
+    Site(
+        name="mlp.gate_up_input",
+        linears=("mlp.gate_proj", "mlp.up_proj"),
+        smoothing=Smoothing(kind="norm", source="post_attention_layernorm"),
+    ),
+    Site(
+        name="mlp.down_input",
+        linears=("mlp.down_proj",),
+        smoothing=Smoothing(kind="rows", source="mlp.up_proj"),
+    ),
+)
+"""Sites of a decoder layer with grouped-query attention and a gated MLP, in execution order."""
+
+DENSE_NORMS = ("input_layernorm", "post_attention_layernorm")
+
+DENSE_FUSED = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("mlp.gate_proj", "mlp.up_proj"),
+)
+
+DENSE_ARGUMENTS = frozenset(
+    {
+        "hidden_states",
+        "attention_mask",
+        "position_ids",
+        "position_embeddings",
+        # Given by their defaults: nothing is generated, so nothing is cached.
+        "cache",
+        "past_key_values",
+        "past_key_value",
+        "use_cache",
+        "cache_position",
+        "kwargs",
+    }
+)
+
+ROTARY_TABLES = r".*\.rotary_emb\.inv_freq"
+"""Old checkpoints store this table; every loader computes it from the config instead."""
