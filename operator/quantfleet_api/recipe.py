@@ -1,0 +1,213 @@
+"""The recipe of a manifest: what becomes of each linear, and what that needs.
+
+Read by planning (which scheme a linear gets, whether data is needed) and by the rules. Filling in
+what depends on other fields is `resolved_recipe`; nothing else supplies defaults of a recipe.
+"""
+
+import re
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StrictBool, StrictInt
+
+from quantfleet_api.fields import (
+    DecimalString,
+    Manifest,
+    OneOf,
+    broken,
+    decimal_between,
+    integer_only,
+)
+from quantfleet_api.plan import (
+    ActivationScheme,
+    GPTQOptions,
+    LinearScheme,
+    SchemeName,
+    WeightScheme,
+)
+
+Propagation = Literal["Float", "Quantized"]
+Method = Literal["RTN", "GPTQ"]
+Observer = Literal["MinMax", "Percentile", "MSE"]
+
+PROPAGATION_DEFAULTS: dict[SchemeName, Propagation] = {
+    "W8A8": "Quantized",
+    "W8A8Dynamic": "Quantized",
+    "W8A16": "Quantized",
+    "W4A16": "Quantized",
+}
+"""What the next layer sees while calibrating, unless the recipe says: by the recipe's scheme."""
+
+GROUP_SIZE_DEFAULTS: dict[SchemeName, int] = {"W8A8": 0, "W8A8Dynamic": 0, "W8A16": 0, "W4A16": 128}
+"""Columns that share a scale unless the recipe says; 0 = one scale a row."""
+
+WEIGHT_ONLY: frozenset[SchemeName] = frozenset({"W8A16", "W4A16"})
+"""Schemes whose weights may be grouped or asymmetric: no integer product needs them otherwise."""
+
+STATIC: frozenset[SchemeName] = frozenset({"W8A8"})
+"""Schemes with a fixed range of activations, which only data can give."""
+
+
+def _compiles(target: str) -> str:
+    if target.startswith("re:"):
+        try:
+            re.compile(target[3:])
+        except re.error as error:
+            raise broken(f"must be a valid regular expression after 're:' ({error})") from None
+    return target
+
+
+def _none_or_scheme(value: object) -> object:
+    if value is None or value == "None":
+        return None
+    if value not in get_args(SchemeName):
+        raise broken(f"must be {', '.join(get_args(SchemeName))} or None")
+    return value
+
+
+Target = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_compiles)]
+"""Names modules: exactly, by a glob, or by a regular expression after "re:"."""
+
+SchemeOrNone = Annotated[
+    SchemeName | None,
+    BeforeValidator(_none_or_scheme),
+    # A string, because the API server drops null fields.
+    PlainSerializer(lambda scheme: scheme or "None", return_type=str),
+]
+
+GroupSize = Annotated[Literal[0, 32, 64, 128], BeforeValidator(integer_only)]
+
+
+class GPTQ(Manifest):
+    """Options of GPTQ; see `plan.GPTQOptions`."""
+
+    block_size: Annotated[StrictInt, Field(ge=1, le=8192)] = 128
+    dampening: Annotated[
+        DecimalString, decimal_between("0", "1", low_open=True, high_open=True)
+    ] = "0.01"
+    activation_order: StrictBool = True
+
+
+class Weights(Manifest):
+    """How weights become codes. None is resolved: see `resolved_recipe`."""
+
+    method: Method
+    group_size: GroupSize | None = None
+    symmetric: StrictBool = True
+    gptq: GPTQ | None = None
+
+
+class Activations(Manifest):
+    """How a static scheme finds the range of a linear's input."""
+
+    symmetric: StrictBool = False
+    observer: Observer = "MinMax"
+    percentile: Annotated[DecimalString, decimal_between("50", "100", low_open=True)] = "99.99"
+
+
+class SmoothQuant(Manifest):
+    """SmoothQuant (Xiao et al. 2022): alpha is the share of difficulty that weights take over."""
+
+    alpha: Annotated[DecimalString, decimal_between("0", "1")] = "0.5"
+
+
+class Transform(OneOf):
+    """A step that changes weights before they are quantized."""
+
+    smooth_quant: SmoothQuant
+
+
+class Override(Manifest):
+    """Another scheme for some linears; None leaves them in the model's dtype."""
+
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=256)]
+    scheme: SchemeOrNone
+
+
+class Recipe(Manifest):
+    """What becomes of each linear. `group_size`, `symmetric` belong to `scheme`."""
+
+    scheme: SchemeName
+    weights: Weights
+    activations: Activations | None = None
+    transforms: Annotated[tuple[Transform, ...], Field(max_length=16)] = ()
+    overrides: Annotated[tuple[Override, ...], Field(max_length=256)] = ()
+    ignore: Annotated[tuple[Target, ...], Field(max_length=1024)] = ("lm_head",)
+    propagation: Propagation | None = None
+    warnings: Literal["Report", "Fail"] = "Report"
+
+
+def schemes_of(recipe: Recipe) -> tuple[SchemeName, ...]:
+    """Every scheme that the recipe names, its own first, without repetition."""
+    named = [recipe.scheme, *(entry.scheme for entry in recipe.overrides)]
+    return tuple(dict.fromkeys(scheme for scheme in named if scheme is not None))
+
+
+def smooth_quant_of(recipe: Recipe) -> SmoothQuant | None:
+    """The recipe's SmoothQuant step; there is at most one."""
+    steps = [step.smooth_quant for step in recipe.transforms]
+    return steps[0] if steps else None
+
+
+def needs_data(recipe: Recipe) -> bool:
+    """Whether anything in the recipe is computed from activations."""
+    return (
+        recipe.weights.method == "GPTQ"
+        or smooth_quant_of(recipe) is not None
+        or not STATIC.isdisjoint(schemes_of(recipe))
+    )
+
+
+def resolved_recipe(recipe: Recipe) -> Recipe:
+    """The recipe with every value that depends on others filled in; a second call changes nothing.
+
+    `activations` stays None where no scheme is static, `gptq` where the method is not GPTQ.
+    """
+    weights = recipe.weights
+    group_size: int | None = weights.group_size
+    if group_size is None:
+        group_size = GROUP_SIZE_DEFAULTS[recipe.scheme]
+    gptq = (weights.gptq or GPTQ()) if weights.method == "GPTQ" else None
+    static = not STATIC.isdisjoint(schemes_of(recipe))
+    return recipe.model_copy(
+        update={
+            "weights": weights.model_copy(update={"group_size": group_size, "gptq": gptq}),
+            "activations": (recipe.activations or Activations()) if static else None,
+            "propagation": recipe.propagation or PROPAGATION_DEFAULTS[recipe.scheme],
+        }
+    )
+
+
+def linear_scheme(recipe: Recipe, name: SchemeName) -> LinearScheme:
+    """What `name` means for a linear under this recipe.
+
+    The recipe's own scheme has the recipe's group size and symmetry; a scheme that comes from an
+    override has that scheme's defaults. Method and activations are the recipe's for all.
+    """
+    resolved = resolved_recipe(recipe)
+    weights = resolved.weights
+    own = name == recipe.scheme
+    group_size = weights.group_size if own else None
+    return LinearScheme(
+        name=name,
+        weights=WeightScheme(
+            bits=4 if name == "W4A16" else 8,
+            symmetric=weights.symmetric if own else True,
+            group_size=GROUP_SIZE_DEFAULTS[name] if group_size is None else group_size,
+            gptq=None if weights.gptq is None else GPTQOptions(**dict(weights.gptq)),
+        ),
+        activations=_activation_scheme(resolved, name),
+    )
+
+
+def _activation_scheme(resolved: Recipe, name: SchemeName) -> ActivationScheme | None:
+    if name == "W8A8Dynamic":
+        return ActivationScheme(kind="dynamic", symmetric=True)
+    if name not in STATIC:
+        return None
+    options = resolved.activations or Activations()
+    return ActivationScheme(
+        kind="static",
+        symmetric=options.symmetric,
+        observer=options.observer,
+        percentile=options.percentile,
+    )
