@@ -40,7 +40,10 @@ SIDE_FILES = (
 )
 """Files that belong to a model beside config and weights; they are copied byte for byte."""
 
-_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.npz")
+_WEIGHT_LIKE = (
+    *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.npz"),
+    *("*.bin.index.json", "*.safetensors"),
+)
 _FIELD = "spec.model.source"
 
 
@@ -58,28 +61,37 @@ class Checkpoint:
     @staticmethod
     def open(folder: Path) -> "Checkpoint":
         """Reads config, index and headers; InvalidInput says what is missing or broken."""
-        if not folder.is_dir():
-            raise InvalidInput(_FIELD, folder, "must be an existing folder")
-        config_bytes = _read(folder, CONFIG, rule="the folder must hold a config.json")
-        config = json_object(config_bytes, field=f"{_FIELD}: {CONFIG}")
-        index_bytes, mapped = _weight_map(folder)
-        weight_files = (SINGLE,) if mapped is None else tuple(sorted(set(mapped.values())))
-        headers = {n: read_header(folder, n, field=_FIELD) for n in weight_files}
-        tensors = _unique(tensor for _, found in headers.values() for tensor in found)
-        if mapped is not None:
-            _check_index(mapped, tensors)
-        side_files = _side_files(folder)
-        parts = [(CONFIG, config_bytes), (INDEX, index_bytes)]
-        parts += [(n, _read(folder, n, rule="must exist")) for n in side_files]
-        parts += [(n, raw) for n, (raw, _) in headers.items()]
-        return Checkpoint(
-            folder=folder,
-            config=config,
-            tensors=tensors,
-            weight_files=weight_files,
-            side_files=side_files,
-            digest=_digest(parts),
-        )
+        try:
+            return _open(folder)
+        except OSError as error:
+            raise InputUnreadable(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def _open(folder: Path) -> Checkpoint:
+    if not folder.is_dir():
+        raise InvalidInput(_FIELD, folder, "must be an existing folder")
+    if not (folder / CONFIG).is_file():
+        raise InvalidInput(_FIELD, folder, f"the folder must hold a {CONFIG}")
+    config_bytes = (folder / CONFIG).read_bytes()
+    config = json_object(config_bytes, field=f"{_FIELD}: {CONFIG}")
+    index_bytes, mapped = _weight_map(folder)
+    weight_files = (SINGLE,) if mapped is None else tuple(sorted(set(mapped.values())))
+    headers = {name: read_header(folder, name, field=_FIELD) for name in weight_files}
+    tensors = _unique(tensor for _, found in headers.values() for tensor in found)
+    if mapped is not None:
+        _check_index(mapped, tensors)
+    side_files = _side_files(folder)
+    parts = [(CONFIG, config_bytes), (INDEX, index_bytes)]
+    parts += [(name, (folder / name).read_bytes()) for name in side_files]
+    parts += [(name, raw) for name, (raw, _) in headers.items()]
+    return Checkpoint(
+        folder=folder,
+        config=config,
+        tensors=tensors,
+        weight_files=weight_files,
+        side_files=side_files,
+        digest=_digest(parts),
+    )
 
 
 def _weight_map(folder: Path) -> tuple[bytes, dict[str, str] | None]:
@@ -91,8 +103,9 @@ def _weight_map(folder: Path) -> tuple[bytes, dict[str, str] | None]:
     if single:
         return b"", None
     if not index:
-        _refuse_other_weights(folder)
-    data = _read(folder, INDEX, rule=f"the folder must hold {SINGLE} or {INDEX}")
+        found = _weight_like(folder) or "no weights"
+        raise InvalidInput(_FIELD, found, f"weights must be safetensors: {SINGLE} or {INDEX}")
+    data = (folder / INDEX).read_bytes()
     field = f"{_FIELD}: {INDEX}: weight_map"
     mapped = json_object(data, field=f"{_FIELD}: {INDEX}").get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
@@ -104,13 +117,9 @@ def _weight_map(folder: Path) -> tuple[bytes, dict[str, str] | None]:
     return data, mapped
 
 
-def _refuse_other_weights(folder: Path) -> None:
+def _weight_like(folder: Path) -> str:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    found = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in _OTHER_WEIGHTS)]
-    found = found or [n for n in names if n.endswith(".safetensors")]
-    if found:
-        rule = f"weights must be safetensors, as {SINGLE} or {INDEX}"
-        raise InvalidInput(_FIELD, ", ".join(found), rule)
+    return ", ".join(n for n in names if any(fnmatch.fnmatch(n, p) for p in _WEIGHT_LIKE))
 
 
 def _unique(found: Iterable[SourceTensor]) -> dict[str, SourceTensor]:
@@ -137,15 +146,6 @@ def _check_index(mapped: dict[str, str], tensors: dict[str, SourceTensor]) -> No
 def _side_files(folder: Path) -> tuple[str, ...]:
     found = {path for pattern in SIDE_FILES for path in folder.glob(pattern) if path.is_file()}
     return tuple(sorted(path.relative_to(folder).as_posix() for path in found))
-
-
-def _read(folder: Path, name: str, *, rule: str) -> bytes:
-    try:
-        return (folder / name).read_bytes()
-    except FileNotFoundError as error:
-        raise InvalidInput(_FIELD, folder, rule) from error
-    except OSError as error:
-        raise InputUnreadable(f"{folder / name}: {error.strerror}") from error
 
 
 def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
