@@ -78,13 +78,23 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of `node`; a key that is there twice is an error."""
         seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
                 problem = f"the key {key.value!r} is there twice"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+    def construct_short_int(self, node: yaml.ScalarNode) -> int:
+        """The integer of `node`; a much longer one could not even be printed."""
+        value = self.construct_yaml_int(node)
+        if value.bit_length() > 64:
+            problem = "integers have at most 64 bits"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_short_int)
 
 
 def _parse_yaml(text: str, shown: str) -> object:

@@ -5,6 +5,7 @@ the document, so the error whose place comes first there is the one that is show
 """
 
 import difflib
+import sys
 from enum import Enum
 from typing import Any, get_args
 
@@ -37,11 +38,11 @@ _RULES = {
     "literal_error": "must be {expected}",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
-    "string_too_short": "must have at least {min_length} characters",
+    "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must match {pattern}",
     "string_unicode": "must be valid Unicode",
-    "too_short": "must have at least {min_length} entries",
+    "too_short": "must not be empty",
     "too_long": "must have at most {max_length} entries",
     "rule": "{rule}",
 }
@@ -70,7 +71,10 @@ def _user_location(details: ErrorDetails) -> Location:
 
 
 def _position(location: Location, data: object) -> tuple[int, ...]:
-    """Where in the document: the index of each step; what is absent comes after its siblings."""
+    """Where in the document: the index of each step; what is absent comes after its siblings.
+
+    A whole comes after its parts, because its error may be only a consequence of theirs.
+    """
     position = []
     for step in location:
         if isinstance(data, dict):
@@ -80,7 +84,7 @@ def _position(location: Location, data: object) -> tuple[int, ...]:
         elif isinstance(data, (list, tuple)) and isinstance(step, int):
             position.append(step)
             data = data[step] if step < len(data) else None
-    return tuple(position)
+    return (*position, sys.maxsize)
 
 
 def _path(location: Location) -> str:

@@ -19,6 +19,7 @@ from quantfleet_api.fields import (
     broken,
     decimal_between,
     distinct,
+    relative_path,
 )
 from quantfleet_api.plan import FormatName
 from quantfleet_api.pods import PodOptions
@@ -81,7 +82,7 @@ class OutputClaim(Manifest):
     """The folder to publish; never the volume itself, because it is made by renaming."""
 
     claim_name: ClaimName
-    path: Annotated[ClaimPath, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(relative_path)]
 
 
 class Source(OneOf):
