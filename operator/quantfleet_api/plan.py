@@ -128,6 +128,7 @@ class LayerPlan(Frozen):
     transformed: tuple[str, ...]  # source tensors changed by a named step (a smoothed norm)
     passed_through: tuple[str, ...]  # source tensors copied byte for byte
     derived: tuple[str, ...]  # output tensors with no source of that name (scales, untied head)
+    copies: dict[str, str] = {}  # derived tensor -> source tensor whose bytes it repeats
     files: dict[str, tuple[FilePlan, ...]]  # by format name
 
 
