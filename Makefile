@@ -1,0 +1,62 @@
+# Everything that a user or a CI job runs. `make` lists it.
+SHELL := bash
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+# pytest processes; each test may start ranks of its own
+TEST_PROCESSES ?= 2
+CACHE := $(or $(QUANTFLEET_CACHE),.cache)
+DEMO := $(CACHE)/demo
+SETUP := $(VENV)/.quantfleet-setup
+PYTEST := $(VENV)/bin/python -m pytest
+# decoder layers of the cut copy of the demo model that tests use
+CUT_LAYERS := 2
+
+.PHONY: help setup demo-data demo lint format test test-unit test-distributed soak bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+setup: $(SETUP)  ## make the virtual environment with everything pinned
+
+$(SETUP): pyproject.toml $(CONSTRAINTS) scripts/setup.sh
+	scripts/setup.sh $(VENV) $(CONSTRAINTS)
+	@touch $@
+
+demo-data: setup  ## fetch and convert the real model and text (93 MB down, 1 GB on disk)
+	$(VENV)/bin/python scripts/fetch_demo.py --layers $(CUT_LAYERS)
+
+demo: demo-data  ## quantize the real model with two ranks and compare perplexities
+	$(VENV)/bin/quantfleet run examples/smollm2-w8a8.yaml \
+	  --volume models=$(DEMO)/models --volume data=$(DEMO)/data --volume out=demo
+
+lint: setup  ## formatting, lints, types and import directions
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
+	$(PYTEST) -q tests/layout
+
+format: setup  ## format the code and mend what can be mended
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+test: lint demo-data  ## lint, then every test but the soak
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal
+
+test-unit: setup  ## the tests that need neither several ranks nor the demo data
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "not (distributed or demo or soak)"
+
+test-distributed: demo-data  ## the tests that start several ranks
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "distributed and not soak"
+
+soak: demo-data  ## the long lists in full (hours)
+	$(PYTEST) -m soak --timeout 3600
+
+bench: demo-data  ## speed and memory, a JSON line a figure
+	$(VENV)/bin/python -m benchmarks --demo $(DEMO)
+
+clean:  ## remove what was built, but not the fetched model and text
+	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
