@@ -1,20 +1,21 @@
 """Moves bytes between ranks; the only user of torch.distributed.
 
-Called by the engine in plan order. What moves is uint8 and is merged by our own code, so gloo, NCCL
-and HCCL behave alike. Nobody waits inside a collective for compute: `phase` waits in the store until
-every rank is ready, and only then are transfers made. `liveness.py` names a lost rank within seconds.
+Called by the engine in plan order. What moves is uint8 and is merged by our own code, so gloo,
+NCCL and HCCL behave alike. Nobody waits inside a collective for compute: `phase` waits in the
+store until every rank is ready, and only then are transfers made. `liveness.py` names a lost rank.
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic, sleep
+from time import sleep
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, TCPStore
 
 from quantfleet_api.errors import TryAgain
 
@@ -41,21 +42,19 @@ class Traffic:
     num_bytes: int = 0
     num_transfers: int = 0
     num_phases: int = 0
-    wait_seconds: float = 0.0  # for peers that were not ready: idle
-    transfer_seconds: float = 0.0
-    largest_phases_of_layer: int = 0
-    _phases_of_layer: int = field(default=0, repr=False)
+    phases_of_layer: int = 0
+    most_phases_of_layer: int = 0
 
 
 def open_store(
     rendezvous: Rendezvous, *, port: int | None = None, timeout: timedelta = CONNECT_TIMEOUT
-) -> dist.TCPStore:
+) -> TCPStore:
     """The key-value store that rank 0 hosts; `store.port` tells the real port.
 
     With `port`, a further client of a store that exists. The legacy server (not libuv), since not
     every build of torch has libuv.
     """
-    return dist.TCPStore(
+    return TCPStore(
         rendezvous.host,
         rendezvous.port if port is None else port,
         is_master=rendezvous.rank == 0 and port is None,
@@ -71,7 +70,7 @@ class Exchange:
     def __init__(
         self,
         rendezvous: Rendezvous,
-        store: dist.TCPStore,
+        store: TCPStore,
         *,
         chunk_bytes: int,
         device: torch.device,
@@ -88,7 +87,7 @@ class Exchange:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             dist.init_process_group(
                 rendezvous.backend,
-                store=dist.PrefixStore("group", store),
+                store=PrefixStore("group", store),
                 rank=self.rank,
                 world_size=self.world_size,
                 timeout=TRANSFER_TIMEOUT,
@@ -101,41 +100,39 @@ class Exchange:
         with _retriable("store"):
             self._store.set(f"record/{key}", value)
 
-    def get(self, key: str) -> str:
-        """Wait for a record, however long the rank that makes it needs."""
+    def get(self, key: str, *, patient: bool = False) -> str:
+        """Wait for a record, however long its maker needs; if `patient`, also after a stop."""
         with _retriable("store"):
-            wait_for(self._store, [f"record/{key}"], self._should_stop)
-            return self._store.get(f"record/{key}").decode()
+            wait_for(self._store, [f"record/{key}"], _never if patient else self._should_stop)
+            value: bytes = self._store.get(f"record/{key}")
+            return value.decode()
 
     # phases and transfers
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Wait until all ranks are ready for the same phase; transfers happen inside."""
-        started = monotonic()
+    def wait_for_all(self, phase: str) -> None:
+        """Begin a phase: return when every rank has come to it. Transfers follow."""
         self._sequence += 1
         key = f"phase/{self._sequence}"
         if self.world_size > 1:
-            with _retriable(name):
+            with _retriable(phase):
                 if self._store.add(f"{key}/ready", 1) == self.world_size:
-                    self._store.set(f"{key}/go", name)
+                    self._store.set(f"{key}/go", phase)
                 wait_for(self._store, [f"{key}/go"], self._should_stop)
                 agreed = self._store.get(f"{key}/go").decode()
                 if self.rank == 0 and self._sequence > 1:
                     # everyone has passed the phase before this one
                     self._store.delete_key(f"phase/{self._sequence - 1}/ready")
-            assert agreed == name, f"rank {self.rank} is in phase {name}, a peer in {agreed}"
-        self.traffic.wait_seconds += monotonic() - started
+                    self._store.delete_key(f"phase/{self._sequence - 1}/go")
+            assert agreed == phase, f"rank {self.rank} is in phase {phase}, a peer in {agreed}"
         self.traffic.num_phases += 1
-        self.traffic._phases_of_layer += 1
-        self.traffic.largest_phases_of_layer = max(
-            self.traffic.largest_phases_of_layer, self.traffic._phases_of_layer
+        self.traffic.phases_of_layer += 1
+        self.traffic.most_phases_of_layer = max(
+            self.traffic.most_phases_of_layer, self.traffic.phases_of_layer
         )
-        yield
 
     def next_layer(self) -> None:
         """Phases are counted a layer (law L4)."""
-        self.traffic._phases_of_layer = 0
+        self.traffic.phases_of_layer = 0
 
     def all_to_all(
         self, outgoing: Sequence[Tensor], num_bytes: Sequence[Sequence[int]]
@@ -155,11 +152,9 @@ class Exchange:
             (size for s, row in enumerate(num_bytes) for d, size in enumerate(row) if s != d),
             default=0,
         )
-        started = monotonic()
         piece = max(1, self._chunk_bytes // self.world_size)
         for start in range(0, longest, piece):
             self._one_round(outgoing, received, start, start + piece)
-        self.traffic.transfer_seconds += monotonic() - started
         return received
 
     def _one_round(
@@ -193,7 +188,6 @@ class Exchange:
         ]
         if self.world_size == 1:
             return blobs
-        started = monotonic()
         for rank, blob in enumerate(blobs):
             for start in range(0, len(blob), self._chunk_bytes):
                 chunk = blob[start : start + self._chunk_bytes]
@@ -205,7 +199,6 @@ class Exchange:
                 self.traffic.num_transfers += 1
                 if rank == self.rank:
                     self.traffic.num_bytes += len(chunk)
-        self.traffic.transfer_seconds += monotonic() - started
         return blobs
 
     def close(self) -> None:
@@ -216,11 +209,11 @@ class Exchange:
             if self._store.add("bye", 1) == self.world_size:
                 self._store.set("all-said-bye", "1")
             if self.rank == 0:
-                wait_for(self._store, ["all-said-bye"], self._should_stop)
+                wait_for(self._store, ["all-said-bye"], _never)
         dist.destroy_process_group()
 
 
-def wait_for(store: dist.TCPStore, keys: list[str], should_stop: Callable[[], None]) -> None:
+def wait_for(store: TCPStore, keys: list[str], should_stop: Callable[[], None]) -> None:
     """Wait for keys without limit; a stop request ends the wait.
 
     Asks again and again instead of a blocking wait, which would keep the connection from other
@@ -231,6 +224,10 @@ def wait_for(store: dist.TCPStore, keys: list[str], should_stop: Callable[[], No
         should_stop()
         sleep(pause)
         pause = min(pause * 1.5, 0.02)
+
+
+def _never() -> None:
+    """Asks nobody to stop."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What is committed: the one file that says how far the work has come.
 
-Written by rank 0 only, whole, by one rename (`WorkFolder.new_file`), after everything it mentions is
-on disk. Read by the launcher (may this work go on?) and by every rank (where to go on). Imports no
-torch.
+Written by rank 0 only, whole, by one rename (`WorkFolder.new_file`), after everything it mentions
+is on disk. Read by the launcher (may this work go on?) and by every rank (where to go on). Imports
+no torch.
 """
 
 import json
@@ -115,7 +115,7 @@ def check_same_plan(journal: Journal, *, digest: str, plan: str, journal_plan: s
     raise InvalidInput(
         "spec.output",
         shown,
-        "must continue the plan that its work folder was begun with (--discard-journal starts over)",
+        "must continue the plan of its work folder (--discard-journal starts over)",
     )
 
 

@@ -1,8 +1,8 @@
 """The work folder `<output>.work`: every write to it, its lock and its fence.
 
 Used by launcher, engine and journal. A file is written as `<name>.<attempt>.tmp`, flushed to disk
-and renamed once to its final name, so a reader sees it whole or not at all; an attempt that has been
-followed by another may write nothing more (`check_fence`). Imports no torch.
+and renamed once to its final name, so a reader sees it whole or not at all; an attempt that has
+been followed by another may write nothing more (`check_fence`). Imports no torch.
 """
 
 import errno
