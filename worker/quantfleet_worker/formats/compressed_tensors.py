@@ -15,6 +15,9 @@ What vLLM asks beyond transformers: int8 activations need symmetric per-channel 
 grouped ones it silently serves the linear as weight-only); the linears that it fuses (q/k/v,
 gate/up) have one scheme and, for static activations, equal input scales.
 
+Packed zero points load in transformers with CompressedTensorsConfig(dequantize=True), which knows
+one config group: at its default it expects them unpacked, although they are packed when it saves.
+
 O = out features, I = in features, G = groups of a row.
 """
 
