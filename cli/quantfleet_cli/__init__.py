@@ -1,0 +1,1 @@
+"""The `quantfleet` command: run, plan and verify on this machine."""

@@ -51,17 +51,19 @@ def parse_job(data: object) -> QuantizationJob:
     return job
 
 
-def resolve_volume(pvc: PathInClaim | OutputClaim, volumes: Mapping[str, Path]) -> Path:
-    """The local path that stands for `pvc`, given the folder of each claim.
+def resolve_volume(
+    pvc: PathInClaim | OutputClaim, volumes: Mapping[str, Path], *, field: str = "pvc"
+) -> Path:
+    """The local path that stands for `pvc` (which errors call `field`), given each claim's folder.
 
     The path need not exist. It never leaves the claim's folder by its own spelling; links in that
     folder are the user's own.
     """
     if pvc.claim_name not in volumes:
         rule = f"names a volume that is not mapped: pass --volume {pvc.claim_name}=DIR"
-        raise InvalidInput("claimName", pvc.claim_name, rule)
+        raise InvalidInput(f"{field}.claimName", pvc.claim_name, rule)
     if pvc.path.startswith("/") or posixpath.normpath(pvc.path).split("/")[0] == "..":
-        raise InvalidInput("path", pvc.path, "must stay inside its claim")
+        raise InvalidInput(f"{field}.path", pvc.path, "must stay inside its claim")
     return volumes[pvc.claim_name] / pvc.path
 
 
