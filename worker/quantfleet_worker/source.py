@@ -72,7 +72,7 @@ def _open(folder: Path) -> Checkpoint:
         raise InvalidInput(_FIELD, folder, "must be an existing folder")
     if not (folder / CONFIG).is_file():
         raise InvalidInput(_FIELD, folder, f"the folder must hold a {CONFIG}")
-    config_bytes = (folder / CONFIG).read_bytes()
+    config_bytes = _read(folder / CONFIG)
     config = json_object(config_bytes, field=f"{_FIELD}: {CONFIG}")
     index_bytes, mapped = _weight_map(folder)
     weight_files = (SINGLE,) if mapped is None else tuple(sorted(set(mapped.values())))
@@ -82,7 +82,7 @@ def _open(folder: Path) -> Checkpoint:
         _check_index(mapped, tensors)
     side_files = _side_files(folder)
     parts = [(CONFIG, config_bytes), (INDEX, index_bytes)]
-    parts += [(name, (folder / name).read_bytes()) for name in side_files]
+    parts += [(name, _read(folder / name)) for name in side_files]
     parts += [(name, raw) for name, (raw, _) in headers.items()]
     return Checkpoint(
         folder=folder,
@@ -105,7 +105,7 @@ def _weight_map(folder: Path) -> tuple[bytes, dict[str, str] | None]:
     if not index:
         found = _weight_like(folder) or "no weights"
         raise InvalidInput(_FIELD, found, f"weights must be safetensors: {SINGLE} or {INDEX}")
-    data = (folder / INDEX).read_bytes()
+    data = _read(folder / INDEX)
     field = f"{_FIELD}: {INDEX}: weight_map"
     mapped = json_object(data, field=f"{_FIELD}: {INDEX}").get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
@@ -146,6 +146,13 @@ def _check_index(mapped: dict[str, str], tensors: dict[str, SourceTensor]) -> No
 def _side_files(folder: Path) -> tuple[str, ...]:
     found = {path for pattern in SIDE_FILES for path in folder.glob(pattern) if path.is_file()}
     return tuple(sorted(path.relative_to(folder).as_posix() for path in found))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:  # an error while reading does not name the file by itself
+        raise InputUnreadable(f"{path}: {error.strerror}") from error
 
 
 def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
