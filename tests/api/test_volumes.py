@@ -18,7 +18,9 @@ def test_path_lies_in_the_folder_of_its_claim(tmp_path: Path) -> None:
 
 
 def test_claim_without_folder_says_what_to_pass() -> None:
-    with pytest.raises(InvalidInput, match="^pvc.claimName: .* pass --volume data=DIR, got .data."):
+    with pytest.raises(
+        InvalidInput, match=r"^pvc\.claimName: .* pass --volume data=DIR, got .data."
+    ):
         resolve_volume(PathInClaim(claim_name="data"), {"models": Path()})
 
 
