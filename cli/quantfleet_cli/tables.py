@@ -19,6 +19,9 @@ from quantfleet_cli.failures import stop_writing
 
 Tree = Mapping[str, object]
 
+MOST_WARNINGS = 20
+"""More than this would push the figures off the screen."""
+
 
 class PatientConsole(Console):
     """A console that goes silent when its reader leaves; rich's own would end the process."""
@@ -50,8 +53,11 @@ def show_report(report: Tree, output: Path | None, console: Console) -> None:
     for name, shown in _report_rows(report, output):
         table.add_row(Text(name), Text(shown))
     console.print(table)
-    for warning in _list(report.get("warnings")):
+    warnings = _list(report.get("warnings"))
+    for warning in warnings[:MOST_WARNINGS]:
         console.print(Text(f"warning: {warning}"))
+    if len(warnings) > MOST_WARNINGS:
+        console.print(Text(f"and {len(warnings) - MOST_WARNINGS} warnings more in the report"))
 
 
 def _report_rows(report: Tree, output: Path | None) -> list[tuple[str, str]]:
