@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
-from quantfleet_api.plan import LinearScheme, Plan
+from quantfleet_api.plan import ActivationScheme, LinearScheme, Plan
 from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.schemes import TORCH_DTYPES, QuantizedLinear, dequantized_weight
 from rtn_folder import Recipe, everywhere, make_plan, quantize, scheme, source_tensors, write_folder
@@ -23,10 +23,14 @@ TOKENS = torch.randint(3, 500, (2, 24), generator=torch.Generator().manual_seed(
 
 W8A8, ASYMMETRIC = scheme("W8A8"), scheme("W8A8", input_symmetric=False)
 DYNAMIC, W8A16 = scheme("W8A8Dynamic"), scheme("W8A16")
+DYNAMIC_ASYMMETRIC = DYNAMIC.model_copy(
+    update={"activations": ActivationScheme(kind="dynamic", symmetric=False)}
+)
 RECIPES: dict[str, LinearScheme] = {
     "W8A8": W8A8,
     "W8A8-asymmetric": ASYMMETRIC,
     "W8A8Dynamic": DYNAMIC,
+    "W8A8Dynamic-asymmetric": DYNAMIC_ASYMMETRIC,
     "W8A16": W8A16,
     "W8A16-g32": scheme("W8A16", group_size=32),
     "W8A16-asymmetric": scheme("W8A16", symmetric=False),
@@ -74,7 +78,8 @@ def has_zero_points(path: Path) -> bool:
 
 @torch.no_grad()
 def logits(model: Any) -> Tensor:
-    return model(TOKENS).logits.float()
+    found: Tensor = model(TOKENS).logits.float()
+    return found
 
 
 @contextmanager
@@ -130,6 +135,10 @@ def meant_logits(source: Path, plan: Plan, quantized: dict[str, QuantizedLinear]
             return x
         scale: Tensor = x.abs().amax(-1, keepdim=True) / 127.5
         zero_point = torch.zeros(1)
+        if not activations.symmetric:
+            low = x.amin(-1, keepdim=True).clamp(max=0)
+            scale = (x.amax(-1, keepdim=True).clamp(min=0) - low) / 255
+            zero_point = torch.round((-128 - low / scale).clamp(-128, 127))
         if activations.kind == "static":
             assert found.input_scale is not None
             scale = found.input_scale

@@ -5,7 +5,7 @@ of the loader, with no code of what writes the folder.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -254,7 +254,7 @@ def _fused(folder: AscendFolder) -> list[list[str]]:
 
 
 def _shape_violations(
-    folder: AscendFolder, module: str, wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+    folder: AscendFolder, module: str, wanted: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 ) -> list[str]:
     wrong = []
     for leaf, expected in wanted.items():

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -81,7 +81,9 @@ def make_plan(source: Path, recipe: Recipe, formats: tuple[FormatName, ...]) -> 
             name, prefix = "head", "(model.norm|lm_head)."
         own = [key for key in tensors if re.match(prefix, key)]
         sites = _sites(name, own, tensors, recipe)
-        kind = "embedding" if index == 0 else "decoder" if index <= num_layers else "head"
+        kind: Literal["embedding", "decoder", "head"] = "decoder"
+        if index in (0, num_layers + 1):
+            kind = "head" if index else "embedding"
         layers.append(
             LayerPlan(
                 index=index,
@@ -132,7 +134,7 @@ def round_linear(
     assert linear.scheme is not None
     weights, activations = linear.scheme.weights, linear.scheme.activations
     group = weights.group_size or linear.in_features
-    grouped = weight.unflatten(1, (-1, group))
+    grouped = weight.reshape(linear.out_features, -1, group)
     low, high = grouped.amin(2).clamp(max=0), grouped.amax(2).clamp(min=0)
     scale, zero_point = _parameters(low, high, bits=weights.bits, symmetric=weights.symmetric)
     if weights.bits == 4:
