@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 _EPSILON = torch.finfo(torch.float32).eps
-_BLOCK_ELEMENTS = 1 << 18  # 1 MiB of float32: passes over a block stay in a core's cache
+_BLOCK_ELEMENTS = 1 << 19  # 2 MiB of float32: passes over a block stay in a core's cache
 
 
 def int_range(bits: int) -> tuple[int, int]:

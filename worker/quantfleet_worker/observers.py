@@ -20,7 +20,8 @@ from quantfleet_worker.statistics.ranges import ChannelRanges
 from quantfleet_worker.statistics.reservoir import Reservoir
 
 _OCTAVES = 12  # an outlier may be 4096 times what the best range ends at
-_STEPS_AN_OCTAVE = (4, 16, 64)  # grids of the search, each around the best of the one before
+_STEPS_AN_OCTAVE = 4  # of the coarse grid
+_FINER_STEPS_AN_OCTAVE = (16, 64)  # of those around the best so far
 _NEGLIGIBLE = 2.0 ** -(_OCTAVES + 9)  # of the largest value: rounds to 0 in every range tried
 
 
@@ -103,18 +104,18 @@ def _least_squares(
         return low, high
 
     def best(ends_C2: Tensor) -> Tensor:
-        ends_C2 = torch.stack(
-            [ends_C2[:, 0].clamp(min=float(low)), ends_C2[:, 1].clamp(max=float(high))], dim=1
-        )
+        lows, highs = ends_C2.unbind(1)
+        lows, highs = torch.maximum(lows, minmax[0]), torch.minimum(highs, minmax[1])
+        ends_C2 = torch.stack([lows, highs], dim=1)
         errors = _quantization_errors(bins, ends_C2, symmetric=symmetric)
         return ends_C2[int(errors.argmin())]  # the first of equals
 
-    both = torch.stack([-largest, largest])
-    ends = best(both * _ratios(0, _OCTAVES * _STEPS_AN_OCTAVE[0], _STEPS_AN_OCTAVE[0]))  # 1
-    for steps in _STEPS_AN_OCTAVE:  # 2
-        around = torch.cat([torch.ones(1, 1), _ratios(-4, 4, steps)])
+    coarse = _ratios(-_STEPS_AN_OCTAVE, _OCTAVES * _STEPS_AN_OCTAVE, _STEPS_AN_OCTAVE)
+    both = torch.tensor([-1.0, 1.0])
+    ends = best(largest * both * coarse)  # 1
+    for around in (coarse, *(_ratios(-4, 4, steps) for steps in _FINER_STEPS_AN_OCTAVE)):  # 2
         if symmetric:
-            ends = best(ends.abs().amax() * torch.tensor([-1.0, 1.0]) * around)
+            ends = best(ends.abs().amax() * both * around)
             continue
         for moved in (torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])) * 2:
             ends = best(ends * around.pow(moved))

@@ -12,6 +12,7 @@ from torch import Tensor
 from quantfleet_worker.statistics import packing
 
 _EMPTY = torch.iinfo(torch.int64).max
+_SORTED_AT_ONCE = 256  # samples
 
 
 def row_keys(sample: int, length: int) -> Tensor:
@@ -33,9 +34,12 @@ def threshold(lengths_by_sample: Sequence[tuple[int, int]], capacity: int) -> in
 
     A caller that knows the lengths before it has the rows can leave out all rows above it.
     """
-    kept = torch.empty(0, dtype=torch.int64)
+    pending = [torch.empty(0, dtype=torch.int64)]
     for sample, length in lengths_by_sample:
-        kept = torch.cat([kept, row_keys(sample, length)]).sort().values[:capacity]
+        pending.append(row_keys(sample, length))
+        if len(pending) == _SORTED_AT_ONCE:
+            pending = [torch.cat(pending).sort().values[:capacity]]
+    kept = torch.cat(pending).sort().values[:capacity]
     return int(kept[-1]) if len(kept) == capacity > 0 else _EMPTY
 
 

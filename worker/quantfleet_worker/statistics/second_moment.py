@@ -121,4 +121,9 @@ def _symmetric(triangle: Tensor, features: int) -> Tensor:
     for i in range(features):
         H_II[i, i:] = triangle[start : start + features - i]
         start += features - i
-    return H_II + H_II.triu(1).T
+    for i in range(0, features, _BLOCK):
+        rows = slice(i, i + _BLOCK)
+        H_II[rows, rows] += H_II[rows, rows].triu(1).T
+        for j in range(i + _BLOCK, features, _BLOCK):
+            H_II[j : j + _BLOCK, rows] = H_II[rows, j : j + _BLOCK].T
+    return H_II
