@@ -289,6 +289,22 @@ SMALL = {
 }
 
 
+def test_a_header_may_list_tensors_in_any_order(tmp_path: Path) -> None:
+    def entry(start: int, end: int) -> dict[str, Any]:
+        return {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+
+    entries = {"last": entry(3, 5), "first": entry(0, 3), "empty": entry(3, 3)}
+    raw = json.dumps(entries).encode()
+    content = len(raw).to_bytes(8, "little") + raw + b"abcde"
+    (tmp_path / "m.safetensors").write_bytes(content)
+    expected = load_file(tmp_path / "m.safetensors")
+    _, tensors = read_header(tmp_path, "m.safetensors", field="f")
+    assert [tensor.name for tensor in tensors] == ["first", "empty", "last"]
+    for tensor in tensors:
+        found = content[tensor.start : tensor.start + tensor.num_bytes]
+        assert found == expected[tensor.name].numpy().tobytes()
+
+
 def test_a_file_cut_at_any_byte_is_refused(tmp_path: Path) -> None:
     save_file(SMALL, tmp_path / "whole.safetensors")
     data = (tmp_path / "whole.safetensors").read_bytes()
