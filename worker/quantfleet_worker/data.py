@@ -62,7 +62,7 @@ def prepare_calibration(
     shuffle: Literal["Never", "Seeded"] = "Never",
     seed: int = 42,
 ) -> CalibrationData:
-    """The first `sample_count` usable samples in file order, or in the seeded order.
+    """The first `sample_count` usable samples, in file order or in the seeded order.
 
     1. A text of fewer than `min_tokens` tokens is passed over and counted; it takes no place.
     2. Separate: each text is a sample, cut to `sequence_length`. Concatenated: texts are joined
@@ -90,16 +90,7 @@ def prepare_calibration(
         micro_batches=micro_batches,
         tokens=np.concatenate(samples),
         offsets=np.cumsum([0, *(len(sample) for sample in samples)], dtype=np.int64),
-        counts=SampleCount(
-            requested=sample_count,
-            available=len(texts),
-            used=len(samples),
-            dropped_short=tally.dropped_short,
-            truncated=tally.truncated,
-            tokens_used=sum(len(sample) for sample in samples),
-            tokens_truncated=tally.tokens_truncated,
-            tokens_dropped=tally.tokens_dropped,
-        ),
+        counts=tally.counts(samples, requested=sample_count, available=len(texts)),
         digest=_digest(samples, micro_batches),
     )
 
@@ -191,6 +182,27 @@ class _Tally:
     def cut(self, num_tokens: int) -> None:
         self.truncated += 1
         self.tokens_truncated += num_tokens
+
+    def counts(self, samples: Sequence[TokenIds], *, requested: int, available: int) -> SampleCount:
+        return SampleCount(
+            requested=requested,
+            available=available,
+            used=len(samples),
+            dropped_short=self.dropped_short,
+            truncated=self.truncated,
+            tokens_used=sum(len(sample) for sample in samples),
+            tokens_truncated=self.tokens_truncated,
+            tokens_dropped=self.tokens_dropped,
+        )
+
+
+def _tokenized(
+    texts: Sequence[Text], order: Iterable[int], tokenizer: Tokenizer, vocab_size: int
+) -> Iterator[TokenIds]:
+    """Token ids of each text, made only when they are asked for."""
+    for i in order:
+        field = f"{_CALIBRATION}: text {i + 1}"
+        yield token_ids(texts[i], tokenizer, vocab_size=vocab_size, field=field)
 
 
 def _separate(
