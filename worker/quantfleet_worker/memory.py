@@ -1,0 +1,125 @@
+"""How much host memory a rank needs above its imports, as a sum that a reader can follow.
+
+Called by preflight, by the choice of the number of ranks and by `quantfleet plan`. Each moment of a
+layer is a list of what lives at the same time (see `memory_items`); the sum is that of the largest
+moment of any layer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quantfleet_api.plan import LayerPlan, Plan
+from quantfleet_worker import memory_items as items
+from quantfleet_worker.schedule import Layout, make_layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryItem:
+    """One summand; `name` says what it is, for people."""
+
+    name: str
+    num_bytes: int
+
+
+Moment = tuple[MemoryItem, ...]
+
+
+def memory_sum(plan: Plan, *, world_size: int, windows: tuple[int, int] | None = None) -> Moment:
+    """The items of the largest moment, largest first; empty ones are left out.
+
+    `windows` is the number of evaluation windows and their length in tokens, if there are any.
+    """
+    layout = make_layout(plan, world_size)
+    moments = [moment for layer in plan.layers for moment in _of_layer(plan, layout, layer)]
+    if windows is not None:
+        moments += _of_evaluation(plan, layout, *windows)
+    largest = max(moments, key=total_bytes)
+    present = (item for item in largest if item.num_bytes)
+    return tuple(sorted(present, key=lambda item: (-item.num_bytes, item.name)))
+
+
+def total_bytes(moment: Moment) -> int:
+    """The sum itself."""
+    return sum(item.num_bytes for item in moment)
+
+
+def _item(name: str, num_bytes: int) -> MemoryItem:
+    return MemoryItem(name=name, num_bytes=num_bytes)
+
+
+def _always(plan: Plan, layout: Layout) -> Moment:
+    return (
+        _item("token ids", items.token_ids(plan, layout)),
+        _item("hidden states of the rank's micro-batches", items.carry(plan, layout)),
+    )
+
+
+def _of_layer(plan: Plan, layout: Layout, layer: LayerPlan) -> Iterator[Moment]:
+    """What lives at the same time while a layer is processed, in the order of its steps."""
+    always = (
+        *_always(plan, layout),
+        _item(f"weights of {layer.name}", items.weights(layer)),
+        _item("weights of the next layer", items.next_weights(plan, layer)),
+    )
+    running = _item(
+        "activations of a micro-batch",
+        items.activations(
+            plan,
+            layer,
+            rows=items.largest_micro_batch(plan),
+            value_bytes=items.item_bytes(plan),
+        ),
+    )
+    own = _item("quantized layer, encoded", items.quantized(layer) + items.encoded(plan, layer))
+    if any(site.statistics for site in layer.sites):
+        before = _item(
+            "the layer before, until it is written", items.being_written(plan, layer.index - 1)
+        )
+        collected = _item("statistics", items.statistics(plan, layout, layer))
+        moving = _item("buffers of the exchange", items.exchange_buffers(plan, layout, layer))
+        yield (*always, before, collected, running)
+        yield (*always, before, collected, moving)
+    if any(linear.scheme for linear in items.linears_of(layer)):
+        solving = _item("solving", items.solve_buffers(plan, layer))
+        results = _item(
+            "results and their transfer", items.result_buffers(layer, layout.world_size)
+        )
+        yield (*always, solving, results)
+    if plan.micro_batches and plan.propagation == "Quantized" and layer.kind == "decoder":
+        results = _item("results", items.quantized(layer))
+        decoded = _item(
+            "decoded weights", items.decoded_weights(layer, value_bytes=items.item_bytes(plan))
+        )
+        yield (*always, own, results, decoded, running)
+    others = _item("encoding of further formats", items.other_formats(plan, layer))
+    yield (*always, own, _item("results", items.quantized(layer)), others)
+
+
+def _of_evaluation(plan: Plan, layout: Layout, count: int, length: int) -> Iterator[Moment]:
+    """Both models run on the rank's windows, in float32, a layer at a time."""
+    embedding, *decoders, head = plan.layers
+    vocabulary, hidden_size = embedding.source[0].shape
+    own_windows = -(-count // layout.world_size)
+    states = 2 * own_windows * length * hidden_size * items.FLOAT_BYTES
+    always = (
+        *_always(plan, layout),
+        _item("embedding in float32", vocabulary * hidden_size * items.FLOAT_BYTES),
+        _item("hidden states of the rank's windows", states),
+    )
+    for layer in decoders:
+        running = items.activations(plan, layer, rows=length, value_bytes=items.FLOAT_BYTES)
+        yield (
+            *always,
+            _item(f"weights of {layer.name}", items.weights(layer)),
+            _item("weights of the next layer", items.next_weights(plan, layer)),
+            _item("layer as written", items.quantized(layer) + items.encoded(plan, layer)),
+            _item("decoded weights", items.decoded_weights(layer, value_bytes=items.FLOAT_BYTES)),
+            _item("activations of a window", running),
+        )
+    yield (
+        *always,
+        _item("head", items.weights(head) + items.in_float32(head)),
+        _item("head as written", items.quantized(head) + items.encoded(plan, head)),
+        _item("decoded head", items.decoded_weights(head, value_bytes=items.FLOAT_BYTES)),
+        _item("logits of a window", 2 * length * vocabulary * items.FLOAT_BYTES),
+    )
