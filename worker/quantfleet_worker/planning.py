@@ -70,7 +70,19 @@ def make_plan(
     places = resolve_places(job.spec, volumes)  # 1
     source = open_source(places.model)  # 2
     structure = plan_structure(job.spec, source)  # 3
-    data = read_calibration(job.spec, places, source) if structure.observed else None  # 4
+    return finish_plan(job, places, source, structure, chunk_bytes=chunk_bytes)  # 4
+
+
+def finish_plan(
+    job: QuantizationJob,
+    places: Places,
+    source: Source,
+    structure: Structure,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Planned:
+    """Read the texts that a resolved job needs, and put the plan together."""
+    data = read_calibration(job.spec, places, source) if structure.observed else None
     windows = read_evaluation(job.spec, places, source)
     plan = assemble(job.spec, source, structure, data, chunk_bytes=chunk_bytes)
     return Planned(
@@ -130,7 +142,7 @@ def assemble(
     structure: Structure,
     data: CalibrationData | None,
     *,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int,
 ) -> Plan:
     """The plan; `data` is None where nothing is computed from activations."""
     model, layers = source.model, structure.layers
