@@ -19,7 +19,7 @@ from quantfleet_worker.models.layers import Blocks
 from quantfleet_worker.passes import Rows
 from quantfleet_worker.schedule import Layout
 from quantfleet_worker.schemes import TORCH_DTYPES
-from quantfleet_worker.source import Prefetcher, Reader
+from quantfleet_worker.source import Checkpoint, Prefetcher, Reader
 from quantfleet_worker.work_folder import WorkFolder
 from quantfleet_worker.writer import Writer
 
@@ -33,14 +33,18 @@ class Engine:
     layout: Layout
     exchange: Exchange
     blocks: Blocks
+    checkpoint: Checkpoint
     reader: Reader
     prefetcher: Prefetcher
     folder: WorkFolder
     writer: Writer
     device: Device
+    threads: int
     rows: Mapping[int, Rows]  # of this rank's micro-batches
     ids: Mapping[int, Tensor]  # token ids int64 [B, L] of this rank's micro-batches
+    windows: Tensor | None  # evaluation, int64 [count, length]
     checkpoint_every: int  # layers
+    planning_warnings: tuple[str, ...]
     progress: Callable[..., None]
     should_stop: Callable[[], None]
     clock: Clock = field(default_factory=Clock)
@@ -98,3 +102,12 @@ def observes(layer: LayerPlan) -> bool:
 def advances(plan: Plan, layer: LayerPlan) -> bool:
     """Whether a later layer needs this one's output: there is no pass that nobody needs."""
     return any(observes(later) for later in plan.layers[layer.index + 1 :])
+
+
+def num_passes(plan: Plan, layer: LayerPlan) -> int:
+    """Passes of every micro-batch through a layer (law L3)."""
+    if layer.kind != "decoder":
+        return 0
+    if plan.propagation == "Float":
+        return int(observes(layer) or advances(plan, layer))
+    return int(observes(layer)) + int(advances(plan, layer))

@@ -6,6 +6,7 @@ store until every rank is ready, and only then are transfers made. `liveness.py`
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,24 +16,14 @@ from time import sleep
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from quantfleet_api.errors import TryAgain
+from quantfleet_worker.messages import Rendezvous
 
 TRANSFER_TIMEOUT = timedelta(minutes=5)
 """Covers one transfer that all ranks have entered, never a computation."""
 CONNECT_TIMEOUT = timedelta(minutes=10)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
-    """Where the ranks meet; rank 0 listens (port 0 = any free one, then told to the others)."""
-
-    rank: int
-    world_size: int
-    host: str
-    port: int
-    backend: str  # gloo | nccl | hccl
 
 
 @dataclass(slots=True)
@@ -64,29 +55,69 @@ def open_store(
     )
 
 
+class LocalStore:
+    """The store of a rank that is alone."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key."""
+        with self._lock:
+            self._values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is there."""
+        with self._lock:
+            return self._values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys are there."""
+        with self._lock:
+            return all(key in self._values for key in keys)
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter that begins at 0; its new value."""
+        with self._lock:
+            value = int(self._values.get(key, b"0")) + amount
+            self._values[key] = str(value).encode()
+            return value
+
+    def delete_key(self, key: str) -> bool:
+        """Forget a key; whether it was there."""
+        with self._lock:
+            return self._values.pop(key, None) is not None
+
+
+Store = TCPStore | LocalStore
+
+
 class Exchange:
     """One rank's end of the gang. `should_stop` raises when this rank was asked to stop."""
 
     def __init__(
         self,
         rendezvous: Rendezvous,
-        store: TCPStore,
+        store: TCPStore | None,  # None where this rank is alone
         *,
+        backend: str,
         chunk_bytes: int,
         device: torch.device,
         should_stop: Callable[[], None],
     ) -> None:
         self.rank, self.world_size = rendezvous.rank, rendezvous.world_size
         self.traffic = Traffic()
-        self._store, self._chunk_bytes, self._device = store, chunk_bytes, device
+        self._store: Store = LocalStore() if store is None else store
+        self._chunk_bytes, self._device = chunk_bytes, device
         self._should_stop = should_stop
         self._sequence = 0
-        if self.world_size > 1:
+        if store is not None:
             if rendezvous.host in ("127.0.0.1", "localhost"):
                 # gloo would look up this machine's name, which need not resolve
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             dist.init_process_group(
-                rendezvous.backend,
+                backend,  # gloo | nccl | hccl
                 store=PrefixStore("group", store),
                 rank=self.rank,
                 world_size=self.world_size,
@@ -113,17 +144,16 @@ class Exchange:
         """Begin a phase: return when every rank has come to it. Transfers follow."""
         self._sequence += 1
         key = f"phase/{self._sequence}"
-        if self.world_size > 1:
-            with _retriable(phase):
-                if self._store.add(f"{key}/ready", 1) == self.world_size:
-                    self._store.set(f"{key}/go", phase)
-                wait_for(self._store, [f"{key}/go"], self._should_stop)
-                agreed = self._store.get(f"{key}/go").decode()
-                if self.rank == 0 and self._sequence > 1:
-                    # everyone has passed the phase before this one
-                    self._store.delete_key(f"phase/{self._sequence - 1}/ready")
-                    self._store.delete_key(f"phase/{self._sequence - 1}/go")
-            assert agreed == phase, f"rank {self.rank} is in phase {phase}, a peer in {agreed}"
+        with _retriable(phase):
+            if self._store.add(f"{key}/ready", 1) == self.world_size:
+                self._store.set(f"{key}/go", phase)
+            wait_for(self._store, [f"{key}/go"], self._should_stop)
+            agreed = self._store.get(f"{key}/go").decode()
+            if self.rank == 0 and self._sequence > 1:
+                # everyone has passed the phase before this one
+                self._store.delete_key(f"phase/{self._sequence - 1}/ready")
+                self._store.delete_key(f"phase/{self._sequence - 1}/go")
+        assert agreed == phase, f"rank {self.rank} is in phase {phase}, a peer in {agreed}"
         self.traffic.num_phases += 1
         self.traffic.phases_of_layer += 1
         self.traffic.most_phases_of_layer = max(
@@ -213,7 +243,9 @@ class Exchange:
         dist.destroy_process_group()
 
 
-def wait_for(store: TCPStore, keys: list[str], should_stop: Callable[[], None]) -> None:
+def wait_for(
+    store: Store, keys: list[str], should_stop: Callable[[], None]
+) -> None:
     """Wait for keys without limit; a stop request ends the wait.
 
     Asks again and again instead of a blocking wait, which would keep the connection from other

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from quantfleet_api.plan import LayerPlan
+from quantfleet_api.plan import LayerPlan, LinearPlan
 from quantfleet_worker import assembly, passes, wire
 from quantfleet_worker.commit import Finished, submit
 from quantfleet_worker.engine import Engine, advances, observes
@@ -174,9 +174,7 @@ def _meet(
 
 
 def _weights(layer: LayerPlan, site: int, source: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        linear.local: source[f"{linear.name}.weight"] for linear in layer.sites[site].linears
-    }
+    return {linear.local: source[f"{linear.name}.weight"] for linear in layer.sites[site].linears}
 
 
 @contextmanager
@@ -220,16 +218,17 @@ def _solve(
                     None if divisor is None else divisor[rows],
                 ),
                 behind[task.site],
-                scale_dtype=_scale_dtype(engine, linear.scheme and linear.scheme.weights.bits),
+                scale_dtype=_scale_dtype(engine, linear),
             )
     with _phase(engine, "results"):
         results = wire.exchange_results(engine.exchange, layer, own, solved)
     return results, tuple(note for result in solved.values() for note in result.notes)
 
 
-def _scale_dtype(engine: Engine, bits: int | None) -> torch.dtype:
+def _scale_dtype(engine: Engine, linear: LinearPlan) -> torch.dtype:
     """4-bit scales are stored in the model's dtype, and so chosen in it; 8-bit in float32."""
-    return engine.dtype if bits == 4 else torch.float32
+    assert linear.scheme is not None
+    return engine.dtype if linear.scheme.weights.bits == 4 else torch.float32
 
 
 def _advance(

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 
-from quantfleet_worker.exchange import Rendezvous, open_store
+from quantfleet_worker.exchange import open_store
+from quantfleet_worker.messages import Rendezvous
 
 logger = logging.getLogger(__name__)
 

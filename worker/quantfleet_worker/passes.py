@@ -9,6 +9,7 @@ Shapes: B samples, L positions, N valid rows of a micro-batch, I channels.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from time import monotonic
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,9 @@ class Watch:
         statistics = self.statistics[site]
         assert self.rows is not None, "rows are set before a micro-batch runs"
         if statistics is not None:
+            started = monotonic()
             statistics.update(self.rows.leaf, valid_rows(x_BLI, self.rows), self.rows)
+            self.seconds += monotonic() - started
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a quantized linear is, before any file format, and the weight that a server computes from it.
+"""What a quantized linear is, before any file format, and the weight that a server computes.
 
 Methods return a `QuantizedLinear`; formats encode and decode it; the layer that runs is made from
 the decoded one by `dequantized_weight`.
@@ -49,7 +49,7 @@ class QuantizedLinear:
 
 def dequantized_weight(linear: QuantizedLinear) -> Tensor:
     """The weight [O, I] in float32 that the codes stand for."""
-    O, I = linear.codes.shape  # noqa: E741, N806 - the papers' symbols
+    O, I = linear.codes.shape  # noqa: E741 - the papers' symbols
     G = linear.scale.shape[1]
     grouped = linear.codes.to(torch.float32).reshape(O, G, I // G)
     if linear.zero_point is not None:

@@ -1,0 +1,204 @@
+"""One job on this machine: plan, lock, start the ranks, find out what became of them.
+
+Called by `quantfleet run` (and later by a worker pod's entry). The ranks are forked from a server
+process that has imported torch once. What goes wrong is told as one line: the first cause, not the
+noise that it makes in the other ranks.
+"""
+
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from quantfleet_api.errors import ExitCode, InvalidInput, QuantFleetError
+from quantfleet_api.progress import Progress
+from quantfleet_api.spec import QuantizationJob
+from quantfleet_worker import published
+from quantfleet_worker.gang import Gang, GangResult, StopSignals
+from quantfleet_worker.handover import PLAN, write_handover
+from quantfleet_worker.journal import check_same_plan, read_journal
+from quantfleet_worker.messages import Ready, start_planner
+from quantfleet_worker.work_folder import begin_attempt, locked, work_path, writing
+
+PRELOADED = ["quantfleet_worker.rank", "quantfleet_worker.planner"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a job: `cause` is the one line for people, `hint` what to do about it."""
+
+    exit_code: ExitCode
+    cause: str = ""
+    output: Path | None = None
+    report: dict[str, Any] | None = None
+    hint: str = ""
+
+
+def run_job(
+    job: QuantizationJob,
+    *,
+    volumes: Mapping[str, Path],
+    workers: int | None = None,
+    discard_journal: bool = False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_log: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Carry a job out, or go on with it. Errors are an Outcome too; only bugs raise.
+
+    1. Plan in a process of its own; nothing is written yet.
+    2. A complete output of the same plan is success at once.
+    3. Lock the work folder; its journal must be of the same plan.
+    4. Start the ranks and watch them. SIGINT and SIGTERM let them commit what is finished.
+    """
+    started = monotonic()
+    context = fork_server()
+    try:
+        on_progress(Progress(rank=0, world_size=1, stage="Planning"))
+        ready = _plan(context, job, volumes, workers)  # 1
+        for warning in ready.warnings:
+            on_log(f"warning: {warning}")
+        done = _finished_before(ready, job)  # 2
+        if done is not None:
+            return done
+        with locked(ready.output):  # 3
+            _check_place(ready, job)
+            if discard_journal:
+                _discard(ready.output)
+            result = _run(context, ready, on_progress, on_log)  # 4
+    except QuantFleetError as error:
+        return Outcome(exit_code=error.exit_code, cause=str(error))
+    return _outcome(ready, result, monotonic() - started)
+
+
+def fork_server() -> ForkServerContext:
+    """The context whose server process has imported what ranks need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _plan(
+    context: ForkServerContext,
+    job: QuantizationJob,
+    volumes: Mapping[str, Path],
+    workers: int | None,
+) -> Ready:
+    ours, theirs = context.Pipe(duplex=False)
+    text = job.model_dump_json(by_alias=True)
+    with single_threaded_environment():
+        process = context.Process(
+            target=start_planner, args=(theirs, text, dict(volumes), workers), daemon=True
+        )
+        process.start()
+    theirs.close()
+    try:
+        answer = ours.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the planning process ended with code {process.exitcode}") from None
+    process.join()
+    if isinstance(answer, QuantFleetError):
+        raise answer
+    assert isinstance(answer, Ready)
+    return answer
+
+
+@contextmanager
+def single_threaded_environment() -> Iterator[None]:
+    """For the start of the fork server: a library that starts threads could not be forked."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _finished_before(ready: Ready, job: QuantizationJob) -> Outcome | None:
+    """The output is there and is of this plan: nothing to do."""
+    if not (ready.output / published.MANIFEST_NAME).is_file():
+        return None
+    if published.read_manifest(ready.output).plan != ready.digest:
+        return None
+    problems = published.check(ready.output)
+    if problems:
+        raise InvalidInput(
+            "spec.output", str(ready.output), f"is the output of this plan, but {problems[0]}"
+        )
+    return Outcome(
+        exit_code=ExitCode.DONE,
+        output=ready.output,
+        report=_read_report(ready.output),
+        hint="the output of this very plan was there already; nothing was done",
+    )
+
+
+def _check_place(ready: Ready, job: QuantizationJob) -> None:
+    """What may have changed since planning, now that the lock is held; and whose journal it is."""
+    if ready.output.exists() and job.spec.output.overwrite_policy == "Fail":
+        raise InvalidInput(
+            "spec.output", str(ready.output), "must not exist (or set overwritePolicy: Replace)"
+        )
+
+
+def _discard(output: Path) -> None:
+    path = work_path(output)
+    with writing(path):
+        for entry in path.iterdir():
+            if entry.name not in ("lock", "attempt"):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _run(
+    context: ForkServerContext,
+    ready: Ready,
+    on_progress: Callable[[Progress], None],
+    on_log: Callable[[str], None],
+) -> GangResult:
+    path = work_path(ready.output)
+    journal = read_journal(ready.output)
+    if journal is not None:
+        before = (path / PLAN).read_text() if (path / PLAN).is_file() else "{}"
+        check_same_plan(journal, digest=ready.digest, plan=ready.plan, journal_plan=before)
+        on_log(f"continuing: {len(journal.layers)} of {ready.num_layers} layers are committed")
+    folder = begin_attempt(ready.output)
+    write_handover(folder, ready.plan, ready.tokens)
+    gang = Gang(context, ready, folder.attempt, on_progress)
+    with StopSignals(gang.ask_to_stop):
+        return gang.run()
+
+
+def _outcome(ready: Ready, result: GangResult, seconds: float) -> Outcome:
+    if result.code == ExitCode.DONE:
+        report = _read_report(ready.output)
+        return Outcome(exit_code=ExitCode.DONE, output=ready.output, report=report)
+    work = work_path(ready.output)
+    journal = read_journal(ready.output) if work.is_dir() else None
+    hint = f"details are in {work}/rank-*.log" if work.is_dir() else ""
+    if journal is not None and result.code not in (ExitCode.INVALID_INPUT, ExitCode.GATE_NOT_MET):
+        hint = (
+            f"{len(journal.layers)} of {ready.num_layers} layers are committed; "
+            f"run the same command again to go on ({hint})"
+        )
+    return Outcome(exit_code=ExitCode(result.code), cause=result.cause, hint=hint)
+
+
+def _read_report(output: Path) -> dict[str, Any] | None:
+    path = output.with_name(output.name + ".report.json")
+    try:
+        report: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return report

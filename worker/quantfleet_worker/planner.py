@@ -1,0 +1,95 @@
+"""The planning process: make the plan and check that it can be carried out, before any rank starts.
+
+Started by `launch.py` in a process of its own, so that the launcher itself stays small and needs no
+torch; it answers with plan and tokens, or with the error.
+"""
+
+import os
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from quantfleet_api.errors import InvalidInput, QuantFleetError
+from quantfleet_api.spec import QuantizationJob
+from quantfleet_worker import available_memory
+from quantfleet_worker.device import configure_numerics
+from quantfleet_worker.disk import disk_sum, total_disk_bytes
+from quantfleet_worker.handover import packed_tokens
+from quantfleet_worker.messages import Ready
+from quantfleet_worker.planning import Planned, make_plan
+from quantfleet_worker.preflight import (
+    default_world_size,
+    preflight,
+    usable_cores,
+)
+
+
+def planner_main(
+    connection: Connection, job: str, volumes: Mapping[str, Path], workers: int | None
+) -> None:
+    """Answer with `Ready`, or with the error that refuses the job; a bug ends the process."""
+    try:
+        answer: Ready | QuantFleetError = plan_and_check(
+            QuantizationJob.model_validate_json(job), volumes=volumes, workers=workers
+        )
+    except QuantFleetError as error:
+        answer = error
+    connection.send(answer)
+    connection.close()
+
+
+def plan_and_check(
+    job: QuantizationJob, *, volumes: Mapping[str, Path], workers: int | None
+) -> Ready:
+    """Plan, choose the number of ranks, and see whether that many can finish."""
+    threads = job.spec.workers.threads_per_process
+    configure_numerics(threads)
+    planned = make_plan(job, volumes=volumes)
+    world_size = choose_world_size(planned, workers=workers)
+    notes = preflight(planned, world_size=world_size, local_world_size=world_size)
+    return Ready(
+        plan=planned.plan.model_dump_json(),
+        digest=planned.plan.digest,
+        job=planned.job.model_dump_json(by_alias=True),
+        tokens=packed_tokens(
+            planned.tokens,
+            planned.offsets,
+            planned.windows,
+            checkpoint_every=choose_checkpoint_distance(planned),
+            warnings=planned.warnings,
+        ),
+        model_folder=planned.checkpoint.folder,
+        output=planned.output,
+        world_size=world_size,
+        threads=threads,
+        num_layers=len(planned.plan.layers),
+        warnings=(*planned.warnings, *notes),
+    )
+
+
+def choose_world_size(planned: Planned, *, workers: int | None) -> int:
+    """Ranks of a local run: as told, else as the manifest says, else what fits this machine."""
+    spec = planned.job.spec.workers
+    if workers is not None:
+        if workers < 1:
+            raise InvalidInput("--workers", workers, "must be at least 1")
+        return workers
+    if spec.count is not None:
+        return spec.count * spec.processes_per_worker
+    return default_world_size(
+        planned.plan,
+        threads=spec.threads_per_process,
+        cores=usable_cores(),
+        available_bytes=available_memory.available_bytes(),
+    )
+
+
+def choose_checkpoint_distance(planned: Planned) -> int:
+    """Layers between activation checkpoints; where the manifest leaves it open, 1 if that fits."""
+    every = planned.job.spec.checkpoint.every_layers
+    if every:
+        return every
+    needed = total_disk_bytes(disk_sum(planned.plan, model_folder=planned.places.model))
+    place = next(folder for folder in planned.output.absolute().parents if folder.exists())
+    stats = os.statvfs(place)
+    return 1 if needed <= stats.f_bavail * stats.f_frsize else len(planned.plan.layers)

@@ -1,0 +1,211 @@
+"""One rank's whole story on one page.
+
+`rank.py` calls `run_rank` in each rank's process; everything is here in the order in which it
+happens.
+"""
+
+import json
+import logging
+
+from quantfleet_api.errors import Interrupted, InvalidInput
+from quantfleet_api.spec import QuantizationJob
+from quantfleet_worker import device as devices
+from quantfleet_worker import publish, report, verify
+from quantfleet_worker.commit import stop_submitting
+from quantfleet_worker.control import Control
+from quantfleet_worker.engine import Engine, num_passes
+from quantfleet_worker.exchange import Exchange, open_store
+from quantfleet_worker.handover import read_handover
+from quantfleet_worker.journal import (
+    Journal,
+    check_same_numerics,
+    read_journal,
+    write_journal,
+)
+from quantfleet_worker.layer_steps import process_layer
+from quantfleet_worker.liveness import Liveness
+from quantfleet_worker.messages import RankJob
+from quantfleet_worker.models.layers import Blocks
+from quantfleet_worker.models.registry import family_of
+from quantfleet_worker.passes import rows_of_micro_batches
+from quantfleet_worker.resume import restore_carry
+from quantfleet_worker.schedule import make_layout
+from quantfleet_worker.schemes import TORCH_DTYPES
+from quantfleet_worker.source import Checkpoint, Prefetcher, Reader
+from quantfleet_worker.work_folder import WorkFolder
+from quantfleet_worker.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+
+def run_rank(job: RankJob, control: Control) -> None:
+    """Join the gang, do this rank's share of every layer, verify and publish.
+
+    1. Fix the numerics and take the device; meet the other ranks; agree that all compute alike.
+    2. Bring back the activations of what is committed.
+    3. Process the layers that are left.
+    4. Verify what was written, measure, and publish.
+    """
+    devices.configure_numerics(job.threads)  # 1
+    engine, liveness = _join(job, control)
+    started = devices.peak_memory_bytes()
+    try:
+        start = _agree(engine, job)
+        _announce(engine, control, start)
+        restore_carry(engine, start)  # 2
+        _process_layers(engine, control, start)  # 3
+        control.progress(stage="Verifying", layer=len(engine.plan.layers))
+        verify.verify_files(engine)  # 4
+        perplexities = verify.evaluate(engine)
+        report.put_summary(engine, memory_at_start=started)
+        if engine.rank == 0:
+            control.progress(stage="Publishing")
+            publish.publish(engine, perplexities)
+    except Interrupted:
+        _leave_together(engine, liveness)
+        raise
+    control.progress(stage="Done")
+    _leave_together(engine, liveness)
+
+
+def _join(job: RankJob, control: Control) -> tuple[Engine, Liveness | None]:
+    rendezvous = job.rendezvous
+    manifest = QuantizationJob.model_validate_json(job.job)
+    device = devices.select_device(manifest.spec.workers.backend, job.local_rank)
+    folder = WorkFolder(output=job.output, attempt=job.attempt)
+    handover = read_handover(folder)
+    plan = handover.plan
+    liveness = None
+    store = None
+    if rendezvous.world_size > 1:
+        control.progress(stage="Starting", num_layers=len(plan.layers))
+        if rendezvous.rank == 0:
+            store = open_store(rendezvous)
+            control.announce_port(store.port)
+        else:
+            store = open_store(rendezvous, port=rendezvous.port or control.wait_for_port())
+        liveness = Liveness(rendezvous, store.port, control.lost)
+    exchange = Exchange(
+        rendezvous,
+        store,
+        backend=device.process_group,
+        chunk_bytes=plan.chunk_bytes,
+        device=device.torch_device,
+        should_stop=control.should_stop,
+    )
+    checkpoint = Checkpoint.open(job.model_folder)
+    family = family_of(checkpoint.config)
+    journal = read_journal(job.output)
+    known = {} if journal is None else _known_hashes(journal)
+    reader = Reader(
+        checkpoint.folder,
+        checkpoint.tensors,
+        check_finite=True,
+        hash_content=True,
+        known_hashes=known,
+    )
+    layout = make_layout(plan, rendezvous.world_size)
+    own = layout.micro_batches_of(rendezvous.rank)
+    engine = Engine(
+        plan=plan,
+        job=manifest,
+        layout=layout,
+        exchange=exchange,
+        blocks=Blocks(family, checkpoint.config, TORCH_DTYPES[plan.model_dtype]),
+        checkpoint=checkpoint,
+        reader=reader,
+        prefetcher=Prefetcher(reader),
+        folder=folder,
+        writer=Writer(),
+        device=device,
+        threads=job.threads,
+        rows=rows_of_micro_batches(plan, own),
+        ids={index: handover.padded_ids(plan.micro_batches[index]) for index in own},
+        windows=handover.windows,
+        checkpoint_every=handover.checkpoint_every,
+        planning_warnings=handover.warnings,
+        progress=control.progress,
+        should_stop=control.should_stop,
+    )
+    return engine, liveness
+
+
+def _announce(engine: Engine, control: Control, start: int) -> None:
+    """Say how much there is to do, for progress and ETA."""
+    passes = [num_passes(engine.plan, layer) for layer in engine.plan.layers[start:]]
+    own = len(engine.layout.micro_batches_of(engine.rank))
+    control.pace.total_units = own * sum(passes)
+    control.progress(
+        stage="Calibrating",
+        layer=start,
+        num_layers=len(engine.plan.layers),
+        num_micro_batches=own,
+        num_passes=max(passes, default=0),
+    )
+
+
+def _known_hashes(journal: Journal) -> dict[str, str]:
+    return {
+        name: digest for layer in journal.layers for name, digest in layer.source_sha256.items()
+    }
+
+
+def _agree(engine: Engine, job: RankJob) -> int:
+    """Compare the numerics of all ranks and of the journal; return the first layer to process."""
+    exchange, folder = engine.exchange, engine.folder
+    identity = devices.numerics_identity(engine.device, job.threads)
+    exchange.put(f"numerics/{engine.rank}", json.dumps(identity))
+    if engine.rank == 0:
+        for rank in range(1, exchange.world_size):
+            other = json.loads(exchange.get(f"numerics/{rank}"))
+            _check_equal(identity, other, rank)
+        journal = read_journal(job.output)
+        if journal is None:
+            journal = Journal(
+                plan_digest=engine.plan.digest, attempt=folder.attempt, numerics=identity
+            )
+        warnings = check_same_numerics(
+            journal, identity, allow_other=engine.job.spec.checkpoint.allow_other_numerics
+        )
+        new = tuple(warning for warning in warnings if warning not in journal.warnings)
+        write_journal(folder, journal.model_copy(update={"warnings": (*journal.warnings, *new)}))
+        exchange.put("start", str(len(journal.layers)))
+    return int(exchange.get("start"))
+
+
+def _check_equal(identity: dict[str, str], other: dict[str, str], rank: int) -> None:
+    for key in sorted(set(identity) | set(other)):
+        if identity.get(key) != other.get(key):
+            raise InvalidInput(
+                f"numerics identity of rank {rank}: {key}",
+                other.get(key),
+                f"must be that of rank 0, {identity.get(key)!r}: nodes of one job must be alike",
+            )
+
+
+def _process_layers(engine: Engine, control: Control, start: int) -> None:
+    layers = engine.plan.layers[start:]
+    if layers:
+        engine.prefetch(layers[0])
+    begun = start
+    try:
+        for layer in layers:
+            begun = layer.index
+            control.progress(layer=layer.index, micro_batch=0, message=layer.name)
+            logger.info(
+                "layer=%d name=%s attempt=%d", layer.index, layer.name, engine.folder.attempt
+            )
+            process_layer(engine, layer)
+            begun = layer.index + 1
+        if layers:
+            engine.writer.wait(layers[-1].index, engine.should_stop)
+    except Interrupted:
+        stop_submitting(engine, begun)
+        raise
+    engine.writer.close()
+
+
+def _leave_together(engine: Engine, liveness: Liveness | None) -> None:
+    if liveness is not None:
+        engine.exchange.close()
+        liveness.stop()
