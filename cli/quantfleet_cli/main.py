@@ -89,7 +89,7 @@ def plan(
 
         manifest, volumes = read_arguments(job, volume or [])
         from quantfleet_cli.tables import plain_console, show_tree
-        from quantfleet_worker.planning import describe
+        from quantfleet_worker.describe import describe
 
         description = describe(manifest, volumes=volumes, workers=workers)
         refused = description.get("refused")

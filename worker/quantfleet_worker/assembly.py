@@ -50,6 +50,18 @@ def quantized_linears(
     return linears
 
 
+def summed_errors(
+    layer: LayerPlan, own: LayerLayout, results: Sequence[TaskSolution]
+) -> dict[str, tuple[float, float]]:
+    """Squared error and squared size of each quantized linear's output, over its tasks."""
+    errors = {linear.name: (0.0, 0.0) for linear in linears_of(layer)}
+    for task, result in zip(own.tasks, results, strict=True):
+        name = layer.sites[task.site].linears[task.linear].name
+        error, reference = errors[name]
+        errors[name] = (error + result.error, reference + result.reference)
+    return errors
+
+
 def _smoothed_bias(
     linear: LinearPlan, divisor_O: Tensor | None, source: Mapping[str, Tensor]
 ) -> Tensor | None:
@@ -128,9 +140,7 @@ def decoded_linears(
 
 def linears_of(layer: LayerPlan) -> list[LinearPlan]:
     """The layer's quantized linears in plan order."""
-    return [
-        linear for site in layer.sites for linear in site.linears if linear.scheme is not None
-    ]
+    return [linear for site in layer.sites for linear in site.linears if linear.scheme is not None]
 
 
 def module_parameters(

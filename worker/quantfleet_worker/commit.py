@@ -7,6 +7,7 @@ tells rank 0 by a record; rank 0 commits when it has all records, and tells ever
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from quantfleet_worker.journal import (
 )
 from quantfleet_worker.schedule import LayerLayout
 from quantfleet_worker.schemes import TORCH_DTYPES, QuantizedLinear
-from quantfleet_worker.solve import SiteSolution, TaskSolution, measured_by
+from quantfleet_worker.solve import SiteSolution, measured_by
 
 STOPPED = "stopped"
 
@@ -39,7 +40,8 @@ class Finished:
     source: Mapping[str, Tensor]
     quantized: Mapping[str, QuantizedLinear]
     encoded: Mapping[str, Tensor]  # in the first format
-    results: Sequence[TaskSolution]
+    sidecar: Mapping[str, Tensor]  # what the first format loses
+    errors: Mapping[str, tuple[float, float]]  # squared error and size of each linear's output
     solutions: Mapping[int, SiteSolution]
     notes: tuple[str, ...]  # of this rank's tasks
 
@@ -59,7 +61,7 @@ def submit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finishe
         }
         engine.exchange.put(f"done/{layer.index}/{engine.rank}", json.dumps(record))
         if engine.rank == 0:
-            _commit(engine, layer, own, finished)
+            _commit(engine, layer, finished)
         elif engine.exchange.get(f"committed/{layer.index}", patient=True) == STOPPED:
             raise Interrupted("a peer stopped before the layer was finished")
 
@@ -114,7 +116,7 @@ def _write_files(
 
 
 def _write_sidecar(engine: Engine, layer: LayerPlan, finished: Finished) -> dict[str, FileRecord]:
-    tensors = assembly.sidecar_tensors(engine.first_format, layer, finished.quantized)
+    tensors = finished.sidecar
     if not tensors:
         return {}
     path = engine.folder.sidecar(layer.index)
@@ -151,7 +153,7 @@ def _hashes(engine: Engine, layer: LayerPlan) -> dict[str, str]:
     return {name: engine.reader.hashes[name] for name in names if name in engine.reader.hashes}
 
 
-def _commit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finished) -> None:
+def _commit(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
     """Rank 0: the journal takes the layer over once every rank has written its part."""
     key = f"committed/{layer.index}"
     records = [
@@ -165,50 +167,48 @@ def _commit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finish
     journal = read_journal(engine.folder.output)
     assert journal is not None, "the journal begins before the first layer"
     assert len(journal.layers) == layer.index, "layers are committed in order"
-    notes = tuple(note for part in parts for note in part["notes"])
-    entry = LayerRecord(
+    before = journal.checkpoint
+    checkpoint = before
+    if checkpoint_due(engine, layer):
+        leaves = {int(k): FileRecord(**v) for part in parts for k, v in part["leaves"].items()}
+        checkpoint = Checkpoint(layer=layer.index, leaves=leaves)
+    changes = {
+        "attempt": engine.folder.attempt,
+        "layers": (*journal.layers, _entry(layer, finished, parts)),
+        "checkpoint": checkpoint,
+    }
+    write_journal(engine.folder, journal.model_copy(update=changes))
+    if before is not None and before is not checkpoint:
+        engine.folder.remove(engine.folder.carry(before.layer, 0).parent)
+    engine.exchange.put(key, "yes")
+
+
+def _entry(layer: LayerPlan, finished: Finished, parts: Sequence[dict[str, Any]]) -> LayerRecord:
+    sites = _site_reports(layer, finished)
+    notes = [note for part in parts for note in part["notes"]]
+    notes += [
+        f"{site.name}: {site.nonfinite} values that are not finite were left out"
+        for site in sites
+        if site.nonfinite
+    ]
+    return LayerRecord(
         index=layer.index,
         name=layer.name,
         files={k: FileRecord(**v) for part in parts for k, v in part["files"].items()},
         source_sha256={k: v for part in parts for k, v in part["hashes"].items()},
-        linears=_linear_reports(layer, own, finished),
-        sites=_site_reports(layer, finished),
-        warnings=(*notes, *_nonfinite(layer, finished)),
+        linears=_linear_reports(layer, finished),
+        sites=sites,
+        warnings=tuple(notes),
     )
-    leaves = {int(k): FileRecord(**v) for part in parts for k, v in part["leaves"].items()}
-    checkpoint = journal.checkpoint
-    if checkpoint_due(engine, layer):
-        checkpoint = Checkpoint(layer=layer.index, leaves=leaves)
-    write_journal(
-        engine.folder,
-        journal.model_copy(
-            update={
-                "attempt": engine.folder.attempt,
-                "layers": (*journal.layers, entry),
-                "checkpoint": checkpoint,
-            }
-        ),
-    )
-    if checkpoint is not None and checkpoint.layer == layer.index and journal.checkpoint:
-        engine.folder.remove(engine.folder.carry(journal.checkpoint.layer, 0).parent)
-    engine.exchange.put(key, "yes")
 
 
-def _linear_reports(
-    layer: LayerPlan, own: LayerLayout, finished: Finished
-) -> tuple[LinearReport, ...]:
+def _linear_reports(layer: LayerPlan, finished: Finished) -> tuple[LinearReport, ...]:
     reports = []
-    for site_index, site in enumerate(layer.sites):
-        for linear_index, linear in enumerate(site.linears):
+    for site in layer.sites:
+        for linear in site.linears:
             if linear.scheme is None:
                 continue
-            parts = [
-                result
-                for task, result in zip(own.tasks, finished.results, strict=True)
-                if (task.site, task.linear) == (site_index, linear_index)
-            ]
-            reference = sum(part.reference for part in parts)
-            error = sum(part.error for part in parts)
+            error, reference = finished.errors[linear.name]
             quantized = finished.quantized[linear.name]
             scale, zero = quantized.input_scale, quantized.input_zero_point
             reports.append(
@@ -241,11 +241,3 @@ def _site_reports(layer: LayerPlan, finished: Finished) -> tuple[SiteReport, ...
                 )
             )
     return tuple(reports)
-
-
-def _nonfinite(layer: LayerPlan, finished: Finished) -> tuple[str, ...]:
-    return tuple(
-        f"{report.name}: {report.nonfinite} values that are not finite were left out"
-        for report in _site_reports(layer, finished)
-        if report.nonfinite
-    )

@@ -1,22 +1,20 @@
 """One layer, step by step; every rank runs this in the same order.
 
 The numbers are those of `process_layer`, which reads as the list of steps. What a step computes is
-in `passes`, `solve`, `assembly` and `wire`; here is only who hands what to whom.
+in `layer_passes`, `solve`, `assembly` and `wire`; here is only who hands what to whom.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from quantfleet_api.plan import LayerPlan, LinearPlan
-from quantfleet_worker import assembly, passes, wire
+from quantfleet_worker import assembly, layer_passes, wire
 from quantfleet_worker.commit import Finished, submit
 from quantfleet_worker.engine import Engine, advances, observes
-from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.schedule import LayerLayout, layer_layout
-from quantfleet_worker.schemes import TORCH_DTYPES, QuantizedLinear
 from quantfleet_worker.solve import (
     SiteSolution,
     SmoothedStatistics,
@@ -45,100 +43,15 @@ def process_layer(engine: Engine, layer: LayerPlan) -> None:
     engine.exchange.next_layer()
     source = engine.take(layer)  # 1
     own = layer_layout(layer, engine.layout.world_size)
-    statistics = observe(engine, layer, source)  # 2
+    statistics = layer_passes.observe(engine, layer, source)  # 2
     readable, solutions = _meet(engine, layer, own, source, statistics)  # 3, 4
     del statistics
     results, notes = _solve(engine, layer, own, source, readable, solutions)  # 4, 5
     del readable
-    with engine.clock.measure("encode"):  # 6
-        quantized = assembly.quantized_linears(layer, own, results, solutions, source)
-        floats = assembly.float_tensors(layer, solutions, source)
-        encoded = assembly.encoded_tensors(
-            engine.first_format, layer, quantized, engine.plan.model_dtype
-        )
-    _advance(engine, layer, source, floats, quantized, encoded)  # 7
-    submit(  # 8
-        engine,
-        layer,
-        own,
-        Finished(
-            floats=floats,
-            source=source,
-            quantized=quantized,
-            encoded=encoded,
-            results=results,
-            solutions=solutions,
-            notes=notes,
-        ),
-    )
-
-
-def observe(engine: Engine, layer: LayerPlan, source: Mapping[str, Tensor]) -> list[SiteStatistics]:
-    """Step 2; with `Float` propagation the pass also makes the next carry."""
-    plan = engine.plan
-    statistics = [SiteStatistics.identity(site, plan) for site in layer.sites]
-    if not observes(layer):
-        return statistics
-    watch = passes.Watch(
-        [
-            found if site.statistics else None
-            for site, found in zip(layer.sites, statistics, strict=True)
-        ]
-    )
-    if layer.kind == "head":
-        _run_head(engine, layer, source, watch)
-    else:
-        advance = plan.propagation == "Float" and advances(plan, layer)
-        module = _float_module(engine, layer, source)
-        with passes.watched(module, layer, watch, advance=advance):
-            run_micro_batches(engine, module, watch=watch, advance=advance, pass_index=1)
-    engine.clock.move(watch.seconds, source="forward", target="statistics")
-    return statistics
-
-
-def _run_head(
-    engine: Engine, layer: LayerPlan, source: Mapping[str, Tensor], watch: passes.Watch
-) -> None:
-    """The head's site is the normed output of the last layer."""
-    norm = next(source[name] for name in layer.passed_through if source[name].ndim == 1)
-    for index, hidden in engine.carry.items():
-        watch.rows = engine.rows[index]
-        with engine.clock.measure("forward"):
-            watch.see(0, engine.blocks.final_norm(norm.to(engine.dtype), hidden))
-        _finish_leaf(engine, index, watch)
-
-
-def run_micro_batches(
-    engine: Engine,
-    module: torch.nn.Module,
-    *,
-    watch: passes.Watch | None,
-    advance: bool,
-    pass_index: int,
-) -> None:
-    """All micro-batches of this rank through one layer; with `advance` the carry moves on."""
-    device = engine.device.torch_device
-    for done, index in enumerate(engine.layout.micro_batches_of(engine.rank)):
-        engine.should_stop()
-        if watch is not None:
-            watch.rows = engine.rows[index]
-        with engine.clock.measure("forward"):
-            output = engine.blocks.run(module, engine.carry[index].to(device))
-            if advance:
-                engine.carry[index] = output.cpu()
-        if watch is not None:
-            _finish_leaf(engine, index, watch)
-        tokens = sum(engine.plan.micro_batches[index].lengths)
-        engine.progress(micro_batch=done + 1, pass_index=pass_index, tokens=tokens)
-
-
-def _finish_leaf(engine: Engine, index: int, watch: passes.Watch) -> None:
-    leaf = engine.rows[index].leaf
-    if index + 1 == engine.plan.leaves[leaf][1]:
-        with engine.clock.measure("statistics"):
-            for statistics in watch.statistics:
-                if statistics is not None:
-                    statistics.finish_leaf()
+    finished = _assemble(engine, layer, own, source, solutions, results, notes)  # 6
+    del results
+    _advance(engine, layer, finished)  # 7
+    submit(engine, layer, own, finished)  # 8
 
 
 def _meet(
@@ -231,72 +144,41 @@ def _scale_dtype(engine: Engine, linear: LinearPlan) -> torch.dtype:
     return engine.dtype if linear.scheme.weights.bits == 4 else torch.float32
 
 
-def _advance(
+def _assemble(
     engine: Engine,
     layer: LayerPlan,
+    own: LayerLayout,
     source: Mapping[str, Tensor],
-    floats: Mapping[str, Tensor],
-    quantized: Mapping[str, QuantizedLinear],
-    encoded: Mapping[str, Tensor],
-) -> None:
+    solutions: Mapping[int, SiteSolution],
+    results: Sequence[TaskSolution],
+    notes: tuple[str, ...],
+) -> Finished:
+    """Step 6: the layer as the first format holds it, and all that is known of it."""
+    with engine.clock.measure("encode"):
+        quantized = assembly.quantized_linears(layer, own, results, solutions, source)
+        return Finished(
+            floats=assembly.float_tensors(layer, solutions, source),
+            source=source,
+            quantized=quantized,
+            encoded=assembly.encoded_tensors(
+                engine.first_format, layer, quantized, engine.plan.model_dtype
+            ),
+            sidecar=assembly.sidecar_tensors(engine.first_format, layer, quantized),
+            errors=assembly.summed_errors(layer, own, results),
+            solutions=solutions,
+            notes=notes,
+        )
+
+
+def _advance(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
     """Step 7: make the carry that the next layer observes."""
     if not advances(engine.plan, layer):
         return
     if layer.kind == "embedding":
-        embed(engine, source)
+        layer_passes.embed(engine, finished.source)
     elif engine.plan.propagation == "Quantized":
-        sidecar = assembly.sidecar_tensors(engine.first_format, layer, quantized)
-        advance_quantized(engine, layer, floats, encoded, sidecar)
+        layer_passes.advance_quantized(
+            engine, layer, finished.floats, finished.encoded, finished.sidecar
+        )
     elif not observes(layer):
-        advance_float(engine, layer, source)
-
-
-def embed(engine: Engine, source: Mapping[str, Tensor]) -> None:
-    """The first carry: embedded token ids."""
-    weight = next(iter(source.values()))
-    for index, ids in engine.ids.items():
-        with engine.clock.measure("forward"):
-            engine.carry[index] = engine.blocks.embed(weight, ids).to(engine.dtype)
-
-
-def advance_float(engine: Engine, layer: LayerPlan, source: Mapping[str, Tensor]) -> None:
-    """A pass of the float layer that nobody observes: on resume, or where nothing is collected."""
-    module = _float_module(engine, layer, source)
-    run_micro_batches(engine, module, watch=None, advance=True, pass_index=1)
-
-
-def _float_module(
-    engine: Engine, layer: LayerPlan, source: Mapping[str, Tensor]
-) -> torch.nn.Module:
-    module = engine.blocks.decoder(layer.index - 1)
-    engine.blocks.assign(
-        module,
-        {
-            assembly.local_name(layer, name): tensor.to(engine.dtype)
-            for name, tensor in source.items()
-        },
-    )
-    return module
-
-
-def advance_quantized(
-    engine: Engine,
-    layer: LayerPlan,
-    floats: Mapping[str, Tensor],
-    encoded: Mapping[str, Tensor],
-    sidecar: Mapping[str, Tensor],
-) -> None:
-    """The pass with the decoded layer, live or on resume."""
-    with engine.clock.measure("encode"):
-        decoded = assembly.decoded_linears(
-            FORMATS[engine.plan.formats[0]], layer, encoded, sidecar, engine.plan.model_dtype
-        )
-        module = engine.blocks.decoder(layer.index - 1)
-        engine.blocks.assign(
-            module,
-            assembly.module_parameters(
-                layer, floats, decoded, TORCH_DTYPES[engine.plan.model_dtype]
-            ),
-        )
-    with passes.served(module, layer, decoded):
-        run_micro_batches(engine, module, watch=None, advance=True, pass_index=2)
+        layer_passes.advance_float(engine, layer, finished.source)

@@ -1,4 +1,7 @@
-"""What launcher, planning process and ranks tell each other. Imports no torch: the launcher has none."""
+"""What launcher, planning process and ranks tell each other.
+
+Imports no torch: the launcher does without it.
+"""
 
 from dataclasses import dataclass
 from multiprocessing.connection import Connection

@@ -63,7 +63,7 @@ def _complete(engine: Engine, journal: Journal) -> dict[str, tuple[str, int]]:
 def _missed_gate(engine: Engine, journal: Journal, perplexities: Perplexities | None) -> str | None:
     spec = engine.job.spec
     if spec.recipe.warnings == "Fail":
-        warnings = all_warnings(engine, journal)
+        warnings = report.all_warnings(engine, journal)
         if warnings:
             return f"spec.recipe.warnings is Fail and there is one: {warnings[0]}"
     limit = None if spec.evaluation is None else spec.evaluation.max_perplexity_ratio
@@ -75,15 +75,6 @@ def _missed_gate(engine: Engine, journal: Journal, perplexities: Perplexities | 
             f"spec.evaluation.maxPerplexityRatio is {limit}"
         )
     return None
-
-
-def all_warnings(engine: Engine, journal: Journal) -> tuple[str, ...]:
-    """Everything that law L11 counts."""
-    return (
-        *engine.planning_warnings,
-        *journal.warnings,
-        *(warning for layer in journal.layers for warning in layer.warnings),
-    )
 
 
 def _replaces(engine: Engine) -> bool:

@@ -48,20 +48,42 @@ def build(
     missed: str | None,
 ) -> dict[str, Any]:
     """The report's content; the launcher adds what only it knows (wall time)."""
-    ranks = [
+    summaries = [
         json.loads(engine.exchange.get(f"summary/{rank}"))
         for rank in range(engine.layout.world_size)
-    ]
-    plan = engine.plan
-    layers = [layer.model_dump(mode="json") for layer in journal.layers]
-    warnings = [
-        *engine.planning_warnings,
-        *journal.warnings,
-        *(warning for layer in journal.layers for warning in layer.warnings),
     ]
     return {
         "output": str(engine.folder.output),
         "gateMissed": missed,
+        **_identity(engine, journal),
+        "worldSize": engine.layout.world_size,
+        "threads": engine.threads,
+        "attempts": engine.folder.attempt,
+        "evaluation": None if perplexities is None else _evaluation(perplexities),
+        "warnings": list(all_warnings(engine, journal)),
+        "size": _sizes(engine, files),
+        "secondsByPhase": {
+            phase: max(summary["secondsByPhase"][phase] for summary in summaries)
+            for phase in PHASES
+        },
+        "ranks": summaries,
+        "layers": [layer.model_dump(mode="json") for layer in journal.layers],
+    }
+
+
+def all_warnings(engine: Engine, journal: Journal) -> tuple[str, ...]:
+    """Everything that law L11 counts."""
+    return (
+        *engine.planning_warnings,
+        *journal.warnings,
+        *(warning for layer in journal.layers for warning in layer.warnings),
+    )
+
+
+def _identity(engine: Engine, journal: Journal) -> dict[str, Any]:
+    """What was made from what, by what."""
+    plan = engine.plan
+    return {
         "planDigest": plan.digest,
         "modelDigest": plan.model_digest,
         "dataDigest": plan.data_digest,
@@ -75,27 +97,17 @@ def build(
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
-        "worldSize": engine.layout.world_size,
-        "threads": engine.threads,
-        "attempts": engine.folder.attempt,
-        "evaluation": None if perplexities is None else _evaluation(perplexities),
-        "warnings": warnings,
-        "size": _sizes(engine, files),
-        "secondsByPhase": {
-            phase: max(rank["secondsByPhase"][phase] for rank in ranks) for phase in PHASES
-        },
-        "ranks": ranks,
-        "layers": layers,
     }
 
 
-def _evaluation(found: Perplexities) -> dict[str, float | int]:
+def _evaluation(found: Perplexities) -> dict[str, Any]:
     return {
         "floatPerplexity": found.float_model,
         "quantizedPerplexity": found.quantized,
         "ratio": found.ratio,
         "windows": found.num_windows,
         "windowLength": found.window_length,
+        "windowLosses": found.window_losses,  # mean loss of a token: [float, quantized]
     }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quantfleet_api.errors import InvalidInput
 from quantfleet_api.plan import LayerPlan
-from quantfleet_worker import layer_steps
+from quantfleet_worker import layer_passes
 from quantfleet_worker.engine import Engine, observes
 from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.journal import Journal, read_journal
@@ -30,17 +30,17 @@ def restore_carry(engine: Engine, start: int) -> None:
         done = journal.checkpoint.layer
         _read_carry(engine, journal)
     else:
-        layer_steps.embed(engine, _read_source(engine, layers[0]))
+        layer_passes.embed(engine, _read_source(engine, layers[0]))
     for layer in layers[done + 1 : start]:
         engine.progress(message=f"replaying {layer.name}")
         source = _read_source(engine, layer)
         if engine.plan.propagation == "Float":
-            layer_steps.advance_float(engine, layer, source)
+            layer_passes.advance_float(engine, layer, source)
         else:
             tensors, sidecar = read_layer(engine, layer)
             names = {*layer.transformed, *layer.passed_through}
             floats = {name: tensor for name, tensor in tensors.items() if name in names}
-            layer_steps.advance_quantized(engine, layer, floats, tensors, sidecar)
+            layer_passes.advance_quantized(engine, layer, floats, tensors, sidecar)
 
 
 def _check_files(engine: Engine, journal: Journal) -> None:

@@ -6,6 +6,7 @@ happens.
 
 import json
 import logging
+from typing import Any
 
 from quantfleet_api.errors import Interrupted, InvalidInput
 from quantfleet_api.spec import QuantizationJob
@@ -15,7 +16,7 @@ from quantfleet_worker.commit import stop_submitting
 from quantfleet_worker.control import Control
 from quantfleet_worker.engine import Engine, num_passes
 from quantfleet_worker.exchange import Exchange, open_store
-from quantfleet_worker.handover import read_handover
+from quantfleet_worker.handover import Handover, read_handover
 from quantfleet_worker.journal import (
     Journal,
     check_same_numerics,
@@ -69,44 +70,52 @@ def run_rank(job: RankJob, control: Control) -> None:
 
 
 def _join(job: RankJob, control: Control) -> tuple[Engine, Liveness | None]:
-    rendezvous = job.rendezvous
     manifest = QuantizationJob.model_validate_json(job.job)
     device = devices.select_device(manifest.spec.workers.backend, job.local_rank)
     folder = WorkFolder(output=job.output, attempt=job.attempt)
     handover = read_handover(folder)
-    plan = handover.plan
-    liveness = None
-    store = None
-    if rendezvous.world_size > 1:
-        control.progress(stage="Starting", num_layers=len(plan.layers))
-        if rendezvous.rank == 0:
-            store = open_store(rendezvous)
-            control.announce_port(store.port)
-        else:
-            store = open_store(rendezvous, port=rendezvous.port or control.wait_for_port())
-        liveness = Liveness(rendezvous, store.port, control.lost)
+    store, liveness = _meet(job, control, num_layers=len(handover.plan.layers))
     exchange = Exchange(
-        rendezvous,
+        job.rendezvous,
         store,
         backend=device.process_group,
-        chunk_bytes=plan.chunk_bytes,
+        chunk_bytes=handover.plan.chunk_bytes,
         device=device.torch_device,
         should_stop=control.should_stop,
     )
+    return _make_engine(job, control, manifest, device, folder, handover, exchange), liveness
+
+
+def _meet(job: RankJob, control: Control, *, num_layers: int) -> tuple[Any, Liveness | None]:
+    """The gang's store, which rank 0 hosts, and the watch over it; nothing for a rank alone."""
+    rendezvous = job.rendezvous
+    control.progress(stage="Starting", num_layers=num_layers)
+    if rendezvous.world_size == 1:
+        return None, None
+    if rendezvous.rank == 0:
+        store = open_store(rendezvous)
+        control.announce_port(store.port)
+    else:
+        store = open_store(rendezvous, port=rendezvous.port or control.wait_for_port())
+    return store, Liveness(rendezvous, store.port, control.lost)
+
+
+def _make_engine(
+    job: RankJob,
+    control: Control,
+    manifest: QuantizationJob,
+    device: devices.Device,
+    folder: WorkFolder,
+    handover: Handover,
+    exchange: Exchange,
+) -> Engine:
+    plan = handover.plan
     checkpoint = Checkpoint.open(job.model_folder)
+    reader = _reader(job, checkpoint)
+    layout = make_layout(plan, exchange.world_size)
+    own = layout.micro_batches_of(exchange.rank)
     family = family_of(checkpoint.config)
-    journal = read_journal(job.output)
-    known = {} if journal is None else _known_hashes(journal)
-    reader = Reader(
-        checkpoint.folder,
-        checkpoint.tensors,
-        check_finite=True,
-        hash_content=True,
-        known_hashes=known,
-    )
-    layout = make_layout(plan, rendezvous.world_size)
-    own = layout.micro_batches_of(rendezvous.rank)
-    engine = Engine(
+    return Engine(
         plan=plan,
         job=manifest,
         layout=layout,
@@ -127,7 +136,17 @@ def _join(job: RankJob, control: Control) -> tuple[Engine, Liveness | None]:
         progress=control.progress,
         should_stop=control.should_stop,
     )
-    return engine, liveness
+
+
+def _reader(job: RankJob, checkpoint: Checkpoint) -> Reader:
+    """Reads weights, refuses what is not finite, and what is not what was read before."""
+    return Reader(
+        checkpoint.folder,
+        checkpoint.tensors,
+        check_finite=True,
+        hash_content=True,
+        known_hashes=_known_hashes(read_journal(job.output)),
+    )
 
 
 def _announce(engine: Engine, control: Control, start: int) -> None:
@@ -144,10 +163,10 @@ def _announce(engine: Engine, control: Control, start: int) -> None:
     )
 
 
-def _known_hashes(journal: Journal) -> dict[str, str]:
-    return {
-        name: digest for layer in journal.layers for name, digest in layer.source_sha256.items()
-    }
+def _known_hashes(journal: Journal | None) -> dict[str, str]:
+    """Content of every tensor that a committed layer was made from."""
+    layers = () if journal is None else journal.layers
+    return {name: digest for layer in layers for name, digest in layer.source_sha256.items()}
 
 
 def _agree(engine: Engine, job: RankJob) -> int:
