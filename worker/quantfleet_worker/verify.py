@@ -57,6 +57,7 @@ class Perplexities:
     quantized: float
     num_windows: int
     window_length: int
+    window_losses: tuple[tuple[float, float], ...]  # mean of a window's tokens: float, quantized
 
     @property
     def ratio(self) -> float:
@@ -89,6 +90,7 @@ def evaluate(engine: Engine) -> Perplexities | None:
         quantized=math.exp(sum(pair[1] for pair in pairs) / predicted),
         num_windows=count,
         window_length=length,
+        window_losses=tuple((pair[0] / (length - 1), pair[1] / (length - 1)) for pair in pairs),
     )
 
 

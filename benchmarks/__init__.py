@@ -1,0 +1,1 @@
+"""What is measured, not tested: figures on the demo's real model and text."""
