@@ -54,6 +54,7 @@ CASES = [
     Case(7, 300, bits=8, order=True, block_size=1),
     Case(5, 35, group_size=5, block_size=7),
     Case(5, 96, group_size=48, block_size=16),
+    Case(5, 192, group_size=48, block_size=96),
     Case(1, 33, symmetric=False, block_size=1000),
 ]
 cases = pytest.mark.parametrize("case", CASES, ids=str)
@@ -203,8 +204,9 @@ def test_weights_of_any_dtype_are_solved_in_float32(dtype: torch.dtype, order: b
 
 
 @pytest.mark.parametrize("order", [False, True])
-def test_columns_without_data_are_rounded_to_nearest_and_named(order: bool) -> None:
-    case = Case(8, 64, order=order)
+@pytest.mark.parametrize("dampening", ["0", "0.01"])
+def test_columns_without_data_are_rounded_to_nearest_and_named(order: bool, dampening: str) -> None:
+    case = Case(8, 64, order=order, dampening=dampening)
     W_OI, H_II = weights(case), second_moment(64)
     dead = torch.tensor([0, 5, 63])
     H_II[dead], H_II[:, dead] = 0, 0

@@ -52,14 +52,16 @@ def test_int8_scales_are_absmax_over_127_and_a_half() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_codes_belong_to_the_scale_that_is_stored(dtype: torch.dtype, symmetric: bool) -> None:
-    W_OI = weights(40, 64)
+    W_OI = weights(400, 64)
     scheme = WeightScheme(bits=4, symmetric=symmetric, group_size=32)
     codes, scale, zero = rtn.quantize_weight(W_OI, scheme, scale_dtype=dtype)
     assert torch.equal(scale, scale.to(dtype).to(torch.float32))
-    grouped = W_OI.reshape(40, 2, 32) / scale.unsqueeze(-1)
+    grouped = W_OI.reshape(400, 2, 32) / scale.unsqueeze(-1)
     if zero is not None:
+        low = W_OI.reshape(400, 2, 32).amin(-1).clamp(max=0)
+        assert torch.equal(zero, (-8 - low / scale).round().clamp(-8, 7).to(torch.int8))
         grouped = grouped + zero.to(torch.float32).unsqueeze(-1)
-    assert torch.equal(codes, grouped.clamp(-8, 7).round().reshape(40, 64).to(torch.int8))
+    assert torch.equal(codes, grouped.clamp(-8, 7).round().reshape(400, 64).to(torch.int8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

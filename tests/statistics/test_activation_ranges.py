@@ -9,7 +9,11 @@ from torch import Tensor
 from quantfleet_api.errors import InvalidInput
 from quantfleet_api.plan import ActivationScheme
 from quantfleet_worker.numerics import fake_quantize_static
-from quantfleet_worker.observers import activation_parameters, needed_statistics
+from quantfleet_worker.observers import (
+    _quantization_errors,
+    activation_parameters,
+    needed_statistics,
+)
 from quantfleet_worker.statistics.histogram import UniversalHistogram
 from quantfleet_worker.statistics.ranges import ChannelRanges
 from quantfleet_worker.statistics.reservoir import Reservoir, row_keys
@@ -129,6 +133,27 @@ def test_mse_gives_up_an_outlier_where_that_pays() -> None:
         scale, _ = parameters(X_NI, static("MSE", symmetric), capacity=1)
         minmax, _ = parameters(X_NI, static("MinMax", symmetric), capacity=1)
         assert float(scale) < float(minmax) / 4
+
+
+def test_mse_clips_one_end_where_only_that_pays() -> None:
+    X_NI = 3 * torch.randn(65536, 64, generator=torch.Generator().manual_seed(1)).abs()
+    X_NI[5, 5] = -40.0
+    scale, zero = parameters(X_NI, static("MSE", False), capacity=1)
+    assert float(scale) < float(X_NI.max()) / 255 * 1.02
+    assert zero is not None
+    assert int(zero) <= -125
+
+
+@pytest.mark.parametrize("end", [1.0, 255 / 256, 0.7, 0.5])
+def test_the_error_searched_is_that_of_the_values(end: float) -> None:
+    """Also where the steps and the bins near the largest values are equally wide (255 / 256)."""
+    X = torch.rand(200_000, generator=torch.Generator().manual_seed(2))
+    histogram = UniversalHistogram()
+    histogram.update(X)
+    ends = torch.tensor([[0.0, end]])
+    found = float(_quantization_errors(histogram.finite(), ends, symmetric=False))
+    scale, zero = torch.tensor([end]) / 255, torch.tensor([-128], dtype=torch.int8)
+    assert found == pytest.approx(squared_error(X.reshape(1, -1), (scale, zero)), rel=0.02)
 
 
 @pytest.mark.parametrize("percentile", ["90", "99", "99.9", "99.99", "100"])

@@ -90,3 +90,12 @@ def test_rows_need_not_lie_in_one_run(layout: str) -> None:
     X_NI = torch.randn(6, 10, generator=torch.Generator().manual_seed(3))
     view = X_NI.T if layout == "transposed" else X_NI[:, ::2]
     assert packed(ranges_of(view)) == packed(ranges_of(view.contiguous()))
+
+
+def test_which_zero_came_first_does_not_show() -> None:
+    signs = torch.randn(50, 40, generator=torch.Generator().manual_seed(4)).sign()
+    zeros = torch.zeros(50, 40) * signs
+    expected = packed(ranges_of(zeros.abs()))
+    assert packed(ranges_of(zeros)) == expected
+    assert packed(ranges_of(zeros.flip(0))) == expected
+    assert packed(ranges_of(zeros[:1]).merge(ranges_of(zeros[1:]))) == expected
