@@ -95,6 +95,13 @@ def test_one_scheme_targets_the_class_and_ignores_the_tied_head(tied: Path) -> N
     }
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_packed_zero_points_are_decoded_while_loading(symmetric: bool, tied: Path) -> None:
+    _, found = written(tied, everywhere(scheme("W4A16", symmetric=symmetric)))
+
+    assert found.get("dequantize", False) is not symmetric
+
+
 def test_grouped_weights_say_so(tied: Path) -> None:
     _, found = written(tied, everywhere(scheme("W4A16", symmetric=False, group_size=32)))
 

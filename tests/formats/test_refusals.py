@@ -132,3 +132,18 @@ def test_linears_of_a_site_with_unlike_input_parameters_are_caught(
 ) -> None:
     with pytest.raises(AssertionError, match="site: input"):
         assert_shared_input(site("q", "k"), {"q": static(0.1, 3), "k": static(*other)})
+
+
+@pytest.mark.parametrize(
+    ("found", "refused"),
+    [
+        ([scheme("W4A16", symmetric=False)], False),
+        ([scheme("W4A16"), scheme("W8A8"), scheme("W8A16", group_size=32)], False),
+        ([scheme("W4A16", symmetric=False), scheme("W8A8")], True),
+        ([scheme("W4A16", symmetric=False), scheme("W4A16")], True),
+        ([scheme("W8A16", symmetric=False), scheme("W4A16", symmetric=False)], True),
+    ],
+)
+def test_packed_zero_points_need_one_scheme(found: list[LinearScheme], refused: bool) -> None:
+    assert (FORMATS["CompressedTensors"].mixture_refusal(found) is not None) == refused
+    assert FORMATS["Ascend"].mixture_refusal(found) is None

@@ -1,7 +1,6 @@
 """Stock transformers with compressed-tensors load what is written and compute what was meant."""
 
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, CompressedTensorsConfig
+from transformers import AutoModelForCausalLM
 
 from quantfleet_api.plan import ActivationScheme, LinearScheme, Plan
 from quantfleet_worker.formats import FORMATS
@@ -53,27 +52,14 @@ def mixed(name: str) -> LinearScheme | None:
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """The model, with no key missing, unexpected or of another shape.
-
-    Packed zero points load through `dequantize`: the library's other way, which decodes at the
-    first forward pass, expects them unpacked although it writes them packed.
-    """
-    options = {}
-    if any(has_zero_points(path) for path in folder.glob("*.safetensors")):
-        options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You passed `quantization_config`")
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, output_loading_info=True, attn_implementation="eager", **options
-        )
+    """The model as stock transformers loads it: no key missing, unexpected or of another shape."""
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, output_loading_info=True, attn_implementation="eager"
+    )
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert not info["mismatched_keys"]
     return model.eval()
-
-
-def has_zero_points(path: Path) -> bool:
-    return any(name.endswith("weight_zero_point") for name in load_file(path))
 
 
 @torch.no_grad()

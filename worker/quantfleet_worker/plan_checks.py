@@ -44,6 +44,10 @@ def check_formats(spec: JobSpec, model: SourceModel, schemes: Schemes) -> None:
                     f"there is {_what_exists(spec.recipe, model)}"
                 )
                 raise InvalidInput(f"spec.output.formats[{index}]", format_name, rule)
+        reason = FORMATS[format_name].mixture_refusal(used)
+        if reason is not None:
+            rule = f"must be able to hold all schemes of the recipe together: {reason}"
+            raise InvalidInput(f"spec.output.formats[{index}]", format_name, rule)
 
 
 def check_length(field: str, length: int, config: Mapping[str, Any]) -> None:

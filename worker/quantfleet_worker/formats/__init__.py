@@ -8,7 +8,7 @@ The law: decode(encode(q), sidecar(q)) has the codes, scales and zero points of 
 bias alone may differ, by the format's own rounding: it is then the bias that a server adds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -44,6 +44,9 @@ class Format(Protocol):
 
     def refusal(self, scheme: LinearScheme, *, model_dtype: DType) -> str | None:
         """Why nothing loads a linear of this scheme, as one clause; None where something does."""
+
+    def mixture_refusal(self, schemes: Collection[LinearScheme]) -> str | None:
+        """Why nothing loads linears of these schemes in one model; None where something does."""
 
     def tensors(self, linear: LinearPlan, model_dtype: DType) -> tuple[TensorMeta, ...]:
         """What is written for a quantized linear, its bias included."""

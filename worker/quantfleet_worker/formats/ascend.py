@@ -19,7 +19,7 @@ O = out features, I = in features.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ from quantfleet_worker.schemes import QuantizedLinear
 
 __all__ = [
     "decode", "encode", "extra_tensors", "file_names", "folder", "index_json", "index_name",
-    "metadata_files", "refusal", "sidecar", "tensors",
+    "metadata_files", "mixture_refusal", "refusal", "sidecar", "tensors",
 ]  # fmt: skip
 
 folder = "ascend"
@@ -72,6 +72,11 @@ def refusal(scheme: LinearScheme, *, model_dtype: DType) -> str | None:
     if scheme.activations is not None:
         if scheme.activations.kind == "dynamic" and not scheme.activations.symmetric:
             return "servers quantize activations a token symmetrically only"
+    return None
+
+
+def mixture_refusal(schemes: Collection[LinearScheme]) -> str | None:
+    """None: the description names the type of every tensor."""
     return None
 
 

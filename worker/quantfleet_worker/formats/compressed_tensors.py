@@ -15,8 +15,7 @@ What vLLM asks beyond transformers: int8 activations need symmetric per-channel 
 grouped ones it silently serves the linear as weight-only); the linears that it fuses (q/k/v,
 gate/up) have one scheme and, for static activations, equal input scales.
 
-Packed zero points load in transformers with CompressedTensorsConfig(dequantize=True), which knows
-one config group: at its default it expects them unpacked, although they are packed when it saves.
+Asymmetric weights are the only scheme of their model: see quantization_config.
 
 O = out features, I = in features, G = groups of a row.
 """
@@ -37,13 +36,13 @@ from quantfleet_worker.formats.packing import (
     unpack_columns,
     unpack_rows,
 )
-from quantfleet_worker.formats.quantization_config import quantization_config
+from quantfleet_worker.formats.quantization_config import mixture_refusal, quantization_config
 from quantfleet_worker.formats.safetensors_file import index_json, numbered_names
 from quantfleet_worker.schemes import TORCH_DTYPES, QuantizedLinear
 
 __all__ = [
     "decode", "encode", "extra_tensors", "file_names", "folder", "index_json", "index_name",
-    "metadata_files", "refusal", "sidecar", "tensors",
+    "metadata_files", "mixture_refusal", "refusal", "sidecar", "tensors",
 ]  # fmt: skip
 
 folder = "compressed-tensors"

@@ -5,10 +5,15 @@ everything left in float is ignored by name. With several, no group may use the 
 for a linear's class before it looks into the linears that it fused, so a class target would win
 over the name of a fused part. Names are then exact, or one regular expression for the same linears
 of several layers.
+
+Zero points are packed, as servers read them. transformers builds unpacked ones where it keeps
+weights coded until the first forward pass, and packed ones do not fit there; with `dequantize` it
+decodes while loading, which they do fit. Other readers do not know that key. It takes all linears
+for those of the first group, so packed zero points and several groups do not go together.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from quantfleet_api.plan import LinearScheme, Plan
@@ -36,6 +41,7 @@ def quantization_config(plan: Plan) -> dict[str, Any] | None:
     if plan.tied_embeddings and _HEAD not in everything:
         ignored.append(_HEAD)
     formats = sorted({arguments["format"] for arguments, _ in groups})
+    packed_zero_points = any(not found["weights"]["symmetric"] for found, _ in groups)
     return {
         "config_groups": {
             f"group_{i}": {
@@ -44,6 +50,7 @@ def quantization_config(plan: Plan) -> dict[str, Any] | None:
             }
             for i, (arguments, names) in enumerate(groups)
         },
+        **({"dequantize": True} if packed_zero_points else {}),
         "format": formats[0] if len(formats) == 1 else "mixed-precision",
         "global_compression_ratio": None,
         "ignore": name_patterns(ignored, everything),
@@ -51,6 +58,16 @@ def quantization_config(plan: Plan) -> dict[str, Any] | None:
         "quant_method": "compressed-tensors",
         "quantization_status": "compressed",
     }
+
+
+def mixture_refusal(schemes: Collection[LinearScheme]) -> str | None:
+    """Why no loader takes linears of these schemes in one model, or None where one does."""
+    several = any(
+        _arguments(scheme) != _arguments(other) for scheme in schemes for other in schemes
+    )
+    if several and not all(scheme.weights.symmetric for scheme in schemes):
+        return "transformers loads asymmetric weights only where all linears have the same scheme"
+    return None
 
 
 def name_patterns(names: Sequence[str], everything: Iterable[str]) -> list[str]:
