@@ -37,5 +37,6 @@ if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
         export UV_DEFAULT_INDEX=$index
     fi
 fi
-UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180} "$venv/bin/uv" pip install --quiet \
+# Compiled once here: where PYTHONDONTWRITEBYTECODE is set every process would compile torch anew.
+UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180} "$venv/bin/uv" pip install --quiet --compile-bytecode \
     --python "$venv/bin/python" --editable ".[dev]" --constraints "$constraints"

@@ -88,7 +88,8 @@ def configure_numerics(threads: int) -> None:
     torch.set_num_threads(threads)
     if torch.get_num_interop_threads() != 1:  # settable once in a process
         torch.set_num_interop_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # use_deterministic_algorithms would import the compiler, seconds of every rank's start
+    torch.set_deterministic_debug_mode("error")
     # deterministic mode also fills every empty tensor, a pass over memory that decides no result
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 - untyped
     torch.set_float32_matmul_precision("highest")  # no TF32, no bfloat16 in float32 products

@@ -25,9 +25,16 @@ from quantfleet_worker.gang import Gang, GangResult, StopSignals
 from quantfleet_worker.handover import PLAN, write_handover
 from quantfleet_worker.journal import check_same_plan, read_journal
 from quantfleet_worker.messages import Ready, start_planner
+from quantfleet_worker.models.registry import FAMILIES
 from quantfleet_worker.work_folder import begin_attempt, locked, work_path, writing
 
-PRELOADED = ["quantfleet_worker.rank", "quantfleet_worker.planner"]
+PRELOADED = [
+    "quantfleet_worker.rank",
+    "quantfleet_worker.planner",
+    "transformers.models.auto.tokenization_auto",
+    *(family.layer_class.partition(":")[0] for family in FAMILIES),
+]
+"""What the fork server imports once: else each process of each run would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
