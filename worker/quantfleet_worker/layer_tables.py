@@ -65,19 +65,18 @@ def run_name(run: Sequence[LayerPlan]) -> str:
 
 
 def shown_scheme(scheme: LinearScheme | None) -> str:
-    """A scheme in words."""
+    """A scheme in few words; what is usual (symmetric weights, one scale a row) goes unsaid."""
     if scheme is None:
         return "float"
-    weights = scheme.weights
-    parts = [
-        scheme.name,
-        f"{weights.bits}-bit {'symmetric' if weights.symmetric else 'asymmetric'}",
-        f"groups of {weights.group_size}" if weights.group_size else "per channel",
-        "RTN" if weights.gptq is None else "GPTQ",
-    ]
-    if scheme.activations is not None and scheme.activations.kind == "static":
-        kind = "symmetric" if scheme.activations.symmetric else "asymmetric"
-        parts.append(f"{kind} input by {scheme.activations.observer}")
+    weights, activations = scheme.weights, scheme.activations
+    parts = [f"{scheme.name} {'RTN' if weights.gptq is None else 'GPTQ'}"]
+    if weights.group_size:
+        parts.append(f"groups of {weights.group_size}")
+    if not weights.symmetric:
+        parts.append("asymmetric")
+    if activations is not None and activations.kind == "static":
+        kind = "symmetric" if activations.symmetric else "asymmetric"
+        parts.append(f"{kind} {activations.observer} input")
     return ", ".join(parts)
 
 

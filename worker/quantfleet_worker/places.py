@@ -32,11 +32,11 @@ def resolve_places(spec: JobSpec, volumes: Mapping[str, Path]) -> Places:
             raise InvalidInput(f"{field}.{error.field}", error.value, error.rule) from None
 
     def optional(part: Calibration | Evaluation | None, field: str) -> Path | None:
-        return None if part is None else local(part.source.pvc, f"{field}.source.pvc")
+        return None if part is None else local(part.source.pvc, f"{field}.source")
 
     return Places(
-        model=local(spec.model.source.pvc, "spec.model.source.pvc"),
+        model=local(spec.model.source.pvc, "spec.model.source"),
         calibration=optional(spec.calibration, "spec.calibration"),
-        output=local(spec.output.pvc, "spec.output.pvc"),
+        output=local(spec.output.pvc, "spec.output"),
         evaluation=optional(spec.evaluation, "spec.evaluation"),
     )

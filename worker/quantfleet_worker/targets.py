@@ -51,7 +51,7 @@ def _no_match(pattern: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(pattern.removeprefix("re:"), names, n=3, cutoff=0.5)
     endings = dict.fromkeys(name.rsplit(".", 1)[-1] for name in names)
     if not _GLOB & set(pattern) and not pattern.startswith("re:"):
-        as_ending = [f"*.{pattern}", f"*.{pattern}.*"]
+        as_ending = [f"*.{pattern}", f"{pattern}.*"]
         close = [g for g in as_ending if any(_glob_matches(g, n) for n in names)] + close
     shown = ", ".join(close[:3] or [f"*.{ending}" for ending in list(endings)[:3]])
     return f"must name at least one linear of the model, for example {shown}"
