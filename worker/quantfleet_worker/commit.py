@@ -164,7 +164,7 @@ def _commit(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
         engine.exchange.put(key, STOPPED)
         raise Interrupted("a peer stopped before the layer was finished")
     parts = [json.loads(record) for record in records]
-    journal = read_journal(engine.folder.output)
+    journal = read_journal(engine.folder)
     assert journal is not None, "the journal begins before the first layer"
     assert len(journal.layers) == layer.index, "layers are committed in order"
     before = journal.checkpoint

@@ -7,13 +7,12 @@ no torch.
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from quantfleet_api.errors import InvalidInput
-from quantfleet_worker.work_folder import WorkFolder, work_path
+from quantfleet_worker.work_folder import WorkFolder
 
 FILE_NAME = "journal.json"
 VERSION = 1
@@ -85,12 +84,13 @@ class Journal(_Record):
     warnings: tuple[str, ...] = ()
 
 
-def read_journal(output: Path) -> Journal | None:
-    """The journal in an output's work folder; None when nothing was committed yet."""
-    path = work_path(output) / FILE_NAME
+def read_journal(folder: WorkFolder) -> Journal | None:
+    """The journal of the work; None when nothing was committed yet."""
+    path = folder.path / FILE_NAME
     try:
         return Journal.model_validate_json(path.read_bytes())
     except FileNotFoundError:
+        folder.check_fence()
         return None
     except (ValidationError, OSError) as error:
         raise InvalidInput(
@@ -101,8 +101,7 @@ def read_journal(output: Path) -> Journal | None:
 
 
 def write_journal(folder: WorkFolder, journal: Journal) -> None:
-    """Commit. The fence is checked first: a superseded attempt commits nothing."""
-    folder.check_fence()
+    """Commit; TryAgain where a later attempt has taken over."""
     folder.write_bytes(folder.path / FILE_NAME, journal.model_dump_json(indent=1).encode())
 
 

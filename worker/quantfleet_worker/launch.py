@@ -8,16 +8,15 @@ noise that it makes in the other ranks.
 import json
 import multiprocessing
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from quantfleet_api.errors import ExitCode, InvalidInput, QuantFleetError
+from quantfleet_api.errors import ExitCode, InvalidInput, OutputUnwritable, QuantFleetError
 from quantfleet_api.progress import Progress
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_worker import published
@@ -26,7 +25,13 @@ from quantfleet_worker.handover import PLAN, write_handover
 from quantfleet_worker.journal import check_same_plan, read_journal
 from quantfleet_worker.messages import Ready, start_planner
 from quantfleet_worker.models.registry import FAMILIES
-from quantfleet_worker.work_folder import begin_attempt, locked, work_path, writing
+from quantfleet_worker.work_folder import (
+    begin_attempt,
+    latest_attempt,
+    locked,
+    remove_work,
+    work_path,
+)
 
 PRELOADED = [
     "quantfleet_worker.rank",
@@ -76,9 +81,9 @@ def run_job(
             return done
         with locked(ready.output):  # 3
             _check_place(ready, job)
-            if discard_journal:
-                _discard(ready.output)
-            result = _run(context, ready, on_progress, on_log)  # 4
+            result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
+            if result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET):
+                remove_work(ready.output)
     except QuantFleetError as error:
         return Outcome(exit_code=error.exit_code, cause=str(error))
     return _outcome(ready, result, monotonic() - started)
@@ -144,6 +149,7 @@ def _finished_before(ready: Ready, job: QuantizationJob) -> Outcome | None:
         raise InvalidInput(
             "spec.output", str(ready.output), f"is the output of this plan, but {problems[0]}"
         )
+    _remove_rest(ready.output)
     return Outcome(
         exit_code=ExitCode.DONE,
         output=ready.output,
@@ -160,27 +166,32 @@ def _check_place(ready: Ready, job: QuantizationJob) -> None:
         )
 
 
-def _discard(output: Path) -> None:
-    path = work_path(output)
-    with writing(path):
-        for entry in path.iterdir():
-            if entry.name not in ("lock", "attempt"):
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+def _remove_rest(output: Path) -> None:
+    """A run that was killed after it had published left its work folder."""
+    if work_path(output).is_dir():
+        with suppress(InvalidInput, OutputUnwritable), locked(output):  # else it is at work still
+            remove_work(output)
 
 
 def _run(
     context: ForkServerContext,
     ready: Ready,
+    discard_journal: bool,
     on_progress: Callable[[Progress], None],
     on_log: Callable[[str], None],
 ) -> GangResult:
-    path = work_path(ready.output)
-    journal = read_journal(ready.output)
-    if journal is not None:
-        before = (path / PLAN).read_text() if (path / PLAN).is_file() else "{}"
-        check_same_plan(journal, digest=ready.digest, plan=ready.plan, journal_plan=before)
-        on_log(f"continuing: {len(journal.layers)} of {ready.num_layers} layers are committed")
-    folder = begin_attempt(ready.output)
+    before = latest_attempt(ready.output)
+    journal = None if before is None or discard_journal else read_journal(before)
+    if before is not None and journal is not None:
+        plan = before.path / PLAN
+        plan_before = plan.read_text() if plan.is_file() else "{}"
+        check_same_plan(journal, digest=ready.digest, plan=ready.plan, journal_plan=plan_before)
+        if journal.layers and not before.publishing.is_dir():
+            on_log("starting over: the layers that were committed have been moved away")
+            discard_journal = True  # killed just after they became `<output>.rejected`
+        else:
+            on_log(f"continuing: {len(journal.layers)} of {ready.num_layers} layers are committed")
+    folder = begin_attempt(ready.output, discard=discard_journal)
     write_handover(folder, ready.plan, ready.tokens)
     gang = Gang(context, ready, folder.attempt, on_progress)
     with StopSignals(gang.ask_to_stop):
@@ -192,7 +203,8 @@ def _outcome(ready: Ready, result: GangResult, seconds: float) -> Outcome:
         report = _read_report(ready.output)
         return Outcome(exit_code=ExitCode.DONE, output=ready.output, report=report)
     work = work_path(ready.output)
-    journal = read_journal(ready.output) if work.is_dir() else None
+    folder = latest_attempt(ready.output)
+    journal = None if folder is None else read_journal(folder)
     hint = f"details are in {work}/rank-*.log" if work.is_dir() else ""
     if journal is not None and result.code not in (ExitCode.INVALID_INPUT, ExitCode.GATE_NOT_MET):
         hint = (

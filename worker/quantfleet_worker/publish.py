@@ -13,7 +13,7 @@ from quantfleet_worker.engine import Engine
 from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.journal import Journal, read_journal
 from quantfleet_worker.verify import Perplexities
-from quantfleet_worker.work_folder import sync_folder, writing
+from quantfleet_worker.work_folder import sync_folder
 
 
 def publish(engine: Engine, perplexities: Perplexities | None) -> None:
@@ -21,7 +21,7 @@ def publish(engine: Engine, perplexities: Perplexities | None) -> None:
 
     A missed gate leaves `<output>.rejected` instead of the output and raises GateNotMet.
     """
-    journal = read_journal(engine.folder.output)
+    journal = read_journal(engine.folder)
     assert journal is not None, "layers are committed"
     assert len(journal.layers) == len(engine.plan.layers), "all of them"
     files = _complete(engine, journal)
@@ -30,9 +30,8 @@ def publish(engine: Engine, perplexities: Perplexities | None) -> None:
     content = report.build(engine, journal, files, perplexities, missed)
     target = output if missed is None else output.with_name(output.name + ".rejected")
     report.write(engine, content, target)
-    engine.folder.check_fence()
     _rename(engine, target, replace=missed is not None or _replaces(engine))
-    shutil.rmtree(engine.folder.path, ignore_errors=True)
+    shutil.rmtree(engine.folder.path, ignore_errors=True)  # the launcher removes the rest
     if missed is not None:
         raise GateNotMet(f"{missed}; the result was left in {target}")
 
@@ -82,15 +81,12 @@ def _replaces(engine: Engine) -> bool:
 
 
 def _rename(engine: Engine, target: Path, *, replace: bool) -> None:
-    source = engine.folder.publishing
-    with writing(target):
+    folder = engine.folder
+    with folder.writing(target):
         if target.exists():
             if not replace:
                 raise InvalidInput("spec.output", str(target), "must not exist under Fail")
-            old = target.with_name(f"{target.name}.{engine.folder.attempt}.old")
-            target.rename(old)
-            source.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            source.rename(target)
+            # into the work folder, with which it goes, whenever that is
+            target.rename(folder.path / f"replaced-{folder.attempt}")
+        folder.publishing.rename(target)
         sync_folder(target.parent)

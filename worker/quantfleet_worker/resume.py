@@ -22,7 +22,7 @@ def restore_carry(engine: Engine, start: int) -> None:
     layers = engine.plan.layers
     if start == 0 or not any(observes(layer) for layer in layers[start:]):
         return
-    journal = read_journal(engine.folder.output)
+    journal = read_journal(engine.folder)
     assert journal is not None, "something is committed"
     _check_files(engine, journal)
     done = 0

@@ -111,7 +111,7 @@ def _make_engine(
 ) -> Engine:
     plan = handover.plan
     checkpoint = Checkpoint.open(job.model_folder)
-    reader = _reader(job, checkpoint)
+    reader = _reader(folder, checkpoint)
     layout = make_layout(plan, exchange.world_size)
     own = layout.micro_batches_of(exchange.rank)
     family = family_of(checkpoint.config)
@@ -138,14 +138,14 @@ def _make_engine(
     )
 
 
-def _reader(job: RankJob, checkpoint: Checkpoint) -> Reader:
+def _reader(folder: WorkFolder, checkpoint: Checkpoint) -> Reader:
     """Reads weights, refuses what is not finite, and what is not what was read before."""
     return Reader(
         checkpoint.folder,
         checkpoint.tensors,
         check_finite=True,
         hash_content=True,
-        known_hashes=_known_hashes(read_journal(job.output)),
+        known_hashes=_known_hashes(read_journal(folder)),
     )
 
 
@@ -178,7 +178,7 @@ def _agree(engine: Engine, job: RankJob) -> int:
         for rank in range(1, exchange.world_size):
             other = json.loads(exchange.get(f"numerics/{rank}"))
             _check_equal(identity, other, rank)
-        journal = read_journal(job.output)
+        journal = read_journal(folder)
         if journal is None:
             journal = Journal(
                 plan_digest=engine.plan.digest, attempt=folder.attempt, numerics=identity

@@ -33,7 +33,7 @@ def verify_folder(path: Path) -> list[str]:
 
 def verify_files(engine: Engine) -> None:
     """Read every file back and compare it with what was committed; ranks share the files."""
-    journal = read_journal(engine.folder.output)
+    journal = read_journal(engine.folder)
     assert journal is not None, "layers are committed"
     records = sorted(
         (name, record) for layer in journal.layers for name, record in layer.files.items()

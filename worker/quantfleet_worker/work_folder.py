@@ -1,8 +1,11 @@
 """The work folder `<output>.work`: every write to it, its lock and its fence.
 
 Used by launcher, engine and journal. A file is written as `<name>.<attempt>.tmp`, flushed to disk
-and renamed once to its final name, so a reader sees it whole or not at all; an attempt that has
-been followed by another may write nothing more (`check_fence`). Imports no torch.
+and renamed once to its final name, so a reader sees it whole or not at all.
+
+All that an attempt writes or publishes comes by a rename out of its own folder `attempt-<n>`, and
+the next attempt takes the work over by renaming that folder. So an old attempt that wakes up, at
+whatever instruction, cannot change anything any more. Imports no torch.
 """
 
 import errno
@@ -18,6 +21,7 @@ from typing import BinaryIO
 
 from quantfleet_api.errors import InvalidInput, OutputUnwritable, TryAgain
 
+_ATTEMPT = "attempt-"
 _CAUSES = {
     errno.ENOSPC: "no space left",
     errno.EDQUOT: "quota exceeded",
@@ -58,8 +62,8 @@ class WorkFolder:
 
     @property
     def path(self) -> Path:
-        """The work folder, beside the output on the same file system."""
-        return work_path(self.output)
+        """This attempt's folder in the work folder, beside the output on the same file system."""
+        return work_path(self.output) / f"{_ATTEMPT}{self.attempt}"
 
     @property
     def publishing(self) -> Path:
@@ -80,19 +84,32 @@ class WorkFolder:
 
     def check_fence(self) -> None:
         """Raise if a later attempt has taken over."""
+        current = latest_attempt(self.output)
+        if current is None:
+            raise TryAgain(f"work folder {work_path(self.output)} was taken away")
+        if current != self:
+            raise TryAgain(f"attempt {self.attempt} was followed by attempt {current.attempt}")
+
+    @contextmanager
+    def writing(self, path: Path) -> Iterator[None]:
+        """As the function `writing`, but what fails because of a later attempt is TryAgain."""
         try:
-            current = int((self.path / "attempt").read_text())
-        except (OSError, ValueError) as error:
-            raise TryAgain(f"work folder {self.path} was taken away") from error
-        if current != self.attempt:
-            raise TryAgain(f"attempt {self.attempt} was followed by attempt {current}")
+            with writing(path):
+                yield
+        except OutputUnwritable:
+            self.check_fence()
+            raise
 
     @contextmanager
     def new_file(self, path: Path) -> Iterator[BinaryIO]:
         """A file that appears under its name, whole and durable, when the block ends."""
-        temporary = path.with_name(f"{path.name}.{self.attempt}.tmp")
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        own = path.is_relative_to(self.path)
+        temporary = (path if own else self.path / path.name).with_name(
+            f"{path.name}.{self.attempt}.tmp"
+        )
+        with self.writing(path):
+            if own:
+                self._make_folder(path.parent)
             try:
                 with temporary.open("wb") as file:
                     yield file
@@ -103,6 +120,12 @@ class WorkFolder:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
+
+    def _make_folder(self, path: Path) -> None:
+        """Make a folder in this attempt's, but never that one itself again."""
+        if path != self.path and not path.is_dir():
+            self._make_folder(path.parent)
+            path.mkdir(exist_ok=True)
 
     def write_bytes(self, path: Path, content: bytes) -> tuple[str, int]:
         """Write a small file; its SHA-256 in hex and its size."""
@@ -123,18 +146,40 @@ def work_path(output: Path) -> Path:
     return output.with_name(output.name + ".work")
 
 
-def begin_attempt(output: Path) -> WorkFolder:
-    """Take over the work folder as the next attempt. The caller holds the lock."""
+def latest_attempt(output: Path) -> WorkFolder | None:
+    """The attempt that holds the work, None before the first."""
+    numbers = [
+        int(entry.name.removeprefix(_ATTEMPT))
+        for entry in work_path(output).glob(f"{_ATTEMPT}*")
+        if entry.name.removeprefix(_ATTEMPT).isdecimal()
+    ]
+    return WorkFolder(output=output, attempt=max(numbers)) if numbers else None
+
+
+def begin_attempt(output: Path, *, discard: bool = False) -> WorkFolder:
+    """Take over the work as the next attempt, or only the number. The caller holds the lock."""
     path = work_path(output)
-    try:
-        previous = int((path / "attempt").read_text())
-    except (FileNotFoundError, ValueError):
-        previous = 0
-    folder = WorkFolder(output=output, attempt=previous + 1)
-    folder.write_bytes(path / "attempt", str(folder.attempt).encode())
-    for stale in path.rglob("*.tmp"):
-        stale.unlink(missing_ok=True)
+    before = latest_attempt(output)
+    folder = WorkFolder(output=output, attempt=1 if before is None else before.attempt + 1)
+    with writing(path):
+        if before is None:
+            folder.path.mkdir()
+        else:
+            before.path.rename(folder.path)
+        sync_folder(path)
+        for stale in path.glob(f"{_ATTEMPT}*"):
+            if stale != folder.path:
+                shutil.rmtree(stale)
+        for entry in folder.path.iterdir() if discard else ():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        for unfinished in folder.path.rglob("*.tmp"):
+            unfinished.unlink()
     return folder
+
+
+def remove_work(output: Path) -> None:
+    """The work is done: its folder goes. The caller holds the lock."""
+    shutil.rmtree(work_path(output), ignore_errors=True)
 
 
 @contextmanager
@@ -149,17 +194,20 @@ def locked(output: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        # while the lock is held: whoever waits for it looks again afterwards
+        if path.is_dir() and [entry.name for entry in path.iterdir()] == ["lock"]:
+            remove_work(output)
         file.close()
-        with_only_lock = path.is_dir() and [entry.name for entry in path.iterdir()] == ["lock"]
-        if with_only_lock:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _open_lock(output: Path, path: Path) -> BinaryIO:
     while True:
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-            file = (path / "lock").open("ab")
+            try:
+                file = (path / "lock").open("ab")
+            except FileNotFoundError:
+                continue  # the run that held it is removing the folder
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
