@@ -148,14 +148,18 @@ def module_parameters(
     floats: Mapping[str, Tensor],
     decoded: Mapping[str, QuantizedLinear],
     dtype: torch.dtype,
+    *,
+    device: torch.device,
 ) -> dict[str, Tensor]:
     """Parameters of the layer that runs in the quantized pass, by local name."""
-    parameters = {local_name(layer, name): tensor.to(dtype) for name, tensor in floats.items()}
+    parameters = {
+        local_name(layer, name): tensor.to(device, dtype) for name, tensor in floats.items()
+    }
     for linear in linears_of(layer):
         quantized = decoded[linear.name]
-        parameters[f"{linear.local}.weight"] = dequantized_weight(quantized).to(dtype)
+        parameters[f"{linear.local}.weight"] = dequantized_weight(quantized).to(device, dtype)
         if quantized.bias is not None:
-            parameters[f"{linear.local}.bias"] = quantized.bias.to(dtype)
+            parameters[f"{linear.local}.bias"] = quantized.bias.to(device, dtype)
     return parameters
 
 

@@ -185,7 +185,7 @@ def _commit(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
 
 def _entry(layer: LayerPlan, finished: Finished, parts: Sequence[dict[str, Any]]) -> LayerRecord:
     sites = _site_reports(layer, finished)
-    notes = [note for part in parts for note in part["notes"]]
+    notes = list(dict.fromkeys(note for part in parts for note in part["notes"]))
     notes += [
         f"{site.name}: {site.nonfinite} values that are not finite were left out"
         for site in sites

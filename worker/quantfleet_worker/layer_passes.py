@@ -11,9 +11,9 @@ from torch import Tensor
 
 from quantfleet_api.plan import LayerPlan
 from quantfleet_worker import assembly, passes
+from quantfleet_worker import device as devices
 from quantfleet_worker.engine import Engine, advances, observes
 from quantfleet_worker.formats import FORMATS
-from quantfleet_worker.schemes import TORCH_DTYPES
 from quantfleet_worker.statistics.site import SiteStatistics
 
 
@@ -68,6 +68,7 @@ def run_micro_batches(
             watch.rows = engine.rows[index]
         with engine.clock.measure("forward"):
             output = engine.blocks.run(module, engine.carry[index].to(device))
+            devices.synchronize(engine.device)
             if advance:
                 engine.carry[index] = output.cpu()
         if watch is not None:
@@ -106,7 +107,7 @@ def _float_module(
     engine.blocks.assign(
         module,
         {
-            assembly.local_name(layer, name): tensor.to(engine.dtype)
+            assembly.local_name(layer, name): tensor.to(engine.device.torch_device, engine.dtype)
             for name, tensor in source.items()
         },
     )
@@ -129,7 +130,7 @@ def advance_quantized(
         engine.blocks.assign(
             module,
             assembly.module_parameters(
-                layer, floats, decoded, TORCH_DTYPES[engine.plan.model_dtype]
+                layer, floats, decoded, engine.dtype, device=engine.device.torch_device
             ),
         )
     with passes.served(module, layer, decoded):

@@ -120,7 +120,12 @@ def _solve(
             linear = layer.sites[task.site].linears[task.linear]
             factors = solutions[task.site].factors
             if task.site not in behind:
-                behind[task.site] = SmoothedStatistics(readable[task.site], factors)
+                behind[task.site] = SmoothedStatistics(
+                    readable[task.site],
+                    factors,
+                    device=engine.device.torch_device,
+                    factoring=engine.device.factoring,
+                )
             divisor = divisors.get(linear.local)
             rows = slice(task.start, task.stop)
             solved[index] = solve_task(
@@ -129,7 +134,7 @@ def _solve(
                     source[f"{linear.name}.weight"][rows],
                     factors,
                     None if divisor is None else divisor[rows],
-                ),
+                ).to(engine.device.torch_device),
                 behind[task.site],
                 scale_dtype=_scale_dtype(engine, linear),
             )

@@ -157,7 +157,12 @@ def activation_quantizer(
         return fake_quantize_per_token
     assert linear.input_scale is not None, "a static scheme has an input scale"
     scale, zero_point = linear.input_scale, linear.input_zero_point
-    return lambda x: fake_quantize_static(x, scale, zero_point)
+
+    def quantize(x: Tensor) -> Tensor:
+        zero = None if zero_point is None else zero_point.to(x.device)
+        return fake_quantize_static(x, scale.to(x.device), zero)
+
+    return quantize
 
 
 class _Once:

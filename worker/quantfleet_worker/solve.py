@@ -8,12 +8,19 @@ Shapes: O out features, I in features, G groups, R rows of a task.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from quantfleet_api.plan import ActivationScheme, LayerPlan, LinearPlan, SitePlan, SmoothingPlan
+from quantfleet_api.plan import (
+    ActivationScheme,
+    GPTQOptions,
+    LayerPlan,
+    LinearPlan,
+    SitePlan,
+    SmoothingPlan,
+)
 from quantfleet_worker.methods import error as errors
 from quantfleet_worker.methods import gptq, rtn, smoothquant
 from quantfleet_worker.observers import activation_parameters
@@ -178,18 +185,43 @@ def smoothed_weight(
 
 
 class SmoothedStatistics:
-    """Second moment and reservoir of a site behind its smoothing factors, computed once."""
+    """Second moment or reservoir of a site behind its smoothing factors, made once for all tasks.
 
-    def __init__(self, statistics: SiteStatistics, factors: Tensor | None) -> None:
+    Lies on `device`, where the tasks are solved; H is factored on `factoring` (NPUs cannot).
+    """
+
+    def __init__(
+        self,
+        statistics: SiteStatistics,
+        factors: Tensor | None,
+        *,
+        device: torch.device,
+        factoring: torch.device,
+    ) -> None:
         self.H_II: Tensor | None = None
         self.rows_NI: Tensor | None = None
+        self._device, self._factoring = device, factoring
+        self._factors: dict[GPTQOptions, gptq.Factor] = {}
         if statistics.second_moment is not None:
-            self.H_II = statistics.second_moment.root()
+            H_II = statistics.second_moment.root()
             if factors is not None:
-                self.H_II = smoothquant.smooth_second_moment(self.H_II, factors)
+                H_II = smoothquant.smooth_second_moment(H_II, factors)
+            self.H_II = H_II.to(device)
         elif statistics.reservoir is not None:
             rows = statistics.reservoir.rows
-            self.rows_NI = rows if factors is None else rows / factors
+            self.rows_NI = (rows if factors is None else rows / factors).to(device)
+
+    def factor(self, options: GPTQOptions) -> gptq.Factor:
+        """The factor of H, which all linears of the site share."""
+        assert self.H_II is not None, "the plan collects the second moment for GPTQ"
+        if options not in self._factors:
+            found = gptq.factor(self.H_II.to(self._factoring), options)
+            self._factors[options] = replace(
+                found,
+                U_II=None if found.U_II is None else found.U_II.to(self._device),
+                order=None if found.order is None else found.order.to(self._device),
+            )
+        return self._factors[options]
 
 
 def solve_task(
@@ -204,9 +236,8 @@ def solve_task(
     scheme = linear.scheme.weights
     notes: tuple[str, ...] = ()
     if scheme.gptq is not None:
-        assert statistics.H_II is not None, "the plan collects the second moment for GPTQ"
         codes, scale, zero_point, notes = gptq.quantize_weight(
-            W_RI, statistics.H_II, scheme, scale_dtype=scale_dtype
+            W_RI, statistics.factor(scheme.gptq), scheme, scale_dtype=scale_dtype
         )
     else:
         codes, scale, zero_point = rtn.quantize_weight(W_RI, scheme, scale_dtype=scale_dtype)

@@ -49,6 +49,10 @@ def verify_files(engine: Engine) -> None:
         engine.exchange.get(f"verified/{rank}")
 
 
+CPU = torch.device("cpu")
+"""Evaluation runs on the host: it is short, and its figure should not depend on the device."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perplexities:
     """On the evaluation's windows: exp of the mean negative log-likelihood of a token."""
@@ -141,7 +145,9 @@ def _advance_quantized(
     names = {*layer.transformed, *layer.passed_through}
     floats = {name: tensor for name, tensor in tensors.items() if name in names}
     module = blocks.decoder(layer.index - 1)
-    blocks.assign(module, assembly.module_parameters(layer, floats, decoded, torch.float32))
+    blocks.assign(
+        module, assembly.module_parameters(layer, floats, decoded, torch.float32, device=CPU)
+    )
     with passes.served(module, layer, decoded):
         _run_all(engine, blocks, module, hidden)
 
