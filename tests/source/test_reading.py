@@ -119,14 +119,14 @@ def test_the_largest_finite_values_integers_and_empty_tensors_pass_the_check(
 def test_content_is_hashed_and_must_not_change(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     save_file({"a": torch.arange(4.0), "b": torch.ones(2)}, path)
-    with reader_of(path, hash_content=True) as reader:
+    with reader_of(path, hashed={"a", "b"}) as reader:
         reader.read(["a"])
         first = dict(reader.hashes)
         reader.read(["a", "b"])
     assert first == {"a": hashlib.sha256(raw_bytes(torch.arange(4.0))).hexdigest()}
     assert reader.hashes.keys() == {"a", "b"}
     save_file({"a": torch.arange(4.0), "b": torch.zeros(2)}, path)
-    with reader_of(path, known_hashes=reader.hashes) as later:
+    with reader_of(path, hashed={"a", "b"}, known_hashes=reader.hashes) as later:
         later.read(["a"])
         with pytest.raises(InvalidInput, match=r"m\.safetensors: b: content must stay"):
             later.read(["b"])

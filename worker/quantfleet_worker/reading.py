@@ -7,7 +7,7 @@ the alignment of a file's data differs from file to file, and matrix kernels may
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -33,17 +33,17 @@ class Reader:
         tensors: Mapping[str, SourceTensor],
         *,
         check_finite: bool = False,
-        hash_content: bool = False,
+        hashed: Container[str] = (),
         known_hashes: Mapping[str, str] | None = None,
     ) -> None:
-        """`check_finite` refuses NaN and infinity. `hash_content` fills `hashes`; a tensor in
-        `known_hashes` (those of an earlier run), or read twice, must not have changed."""
+        """`check_finite` refuses NaN and infinity. The content of tensors in `hashed` fills `hashes`;
+        one in `known_hashes` (those of an earlier run), or read twice, must not have changed."""
         self.bytes_read = 0
         self.hashes: dict[str, str] = dict(known_hashes or {})
         self._folder = folder
         self._tensors = tensors
         self._check_finite = check_finite
-        self._hash_content = hash_content or known_hashes is not None
+        self._hashed = hashed
         self._files: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -79,7 +79,7 @@ class Reader:
             raise InputUnreadable(f"{path}: {source.name}: {error.strerror}") from error
         with self._lock:
             self.bytes_read += source.num_bytes
-        if self._hash_content:
+        if source.name in self._hashed:
             self._compare(source, hashlib.sha256(view).hexdigest())
         tensor = raw.view(TORCH_DTYPES[source.dtype]).reshape(source.shape)
         if self._check_finite:

@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from quantfleet_api.errors import Interrupted, InvalidInput
+from quantfleet_api.plan import Plan
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_worker import device as devices
 from quantfleet_worker import publish, report, verify
@@ -25,7 +26,7 @@ from quantfleet_worker.journal import (
 )
 from quantfleet_worker.layer_steps import process_layer
 from quantfleet_worker.liveness import Liveness
-from quantfleet_worker.messages import RankJob
+from quantfleet_worker.messages import RankJob, Rendezvous
 from quantfleet_worker.models.layers import Blocks
 from quantfleet_worker.models.registry import family_of
 from quantfleet_worker.passes import rows_of_micro_batches
@@ -111,7 +112,7 @@ def _make_engine(
 ) -> Engine:
     plan = handover.plan
     checkpoint = Checkpoint.open(job.model_folder)
-    reader = _reader(folder, checkpoint)
+    reader = _reader(folder, job.rendezvous, checkpoint, plan)
     layout = make_layout(plan, exchange.world_size)
     own = layout.micro_batches_of(exchange.rank)
     family = family_of(checkpoint.config)
@@ -138,13 +139,19 @@ def _make_engine(
     )
 
 
-def _reader(folder: WorkFolder, checkpoint: Checkpoint) -> Reader:
-    """Reads weights, refuses what is not finite, and what is not what was read before."""
+def _reader(
+    folder: WorkFolder, rendezvous: Rendezvous, checkpoint: Checkpoint, plan: Plan
+) -> Reader:
+    """Reads weights, refuses what is not finite, and what is not what was read before.
+
+    Every rank reads every layer, but a layer's content is hashed by one rank only.
+    """
+    rank, world_size = rendezvous.rank, rendezvous.world_size
     return Reader(
         checkpoint.folder,
         checkpoint.tensors,
         check_finite=True,
-        hash_content=True,
+        hashed={t.name for layer in plan.layers[rank::world_size] for t in layer.source},
         known_hashes=_known_hashes(read_journal(folder)),
     )
 
