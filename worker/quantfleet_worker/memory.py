@@ -21,6 +21,10 @@ class MemoryItem:
     num_bytes: int
 
 
+LIBRARY_BYTES = 20 << 20
+"""Code and tables of torch and its libraries that are mapped when they are first used: what a run
+over a model of no size was seen to take."""
+
 Moment = tuple[MemoryItem, ...]
 
 
@@ -49,6 +53,7 @@ def _item(name: str, num_bytes: int) -> MemoryItem:
 
 def _always(plan: Plan, layout: Layout) -> Moment:
     return (
+        _item("libraries, once they are used", LIBRARY_BYTES),
         _item("token ids", items.token_ids(plan, layout)),
         _item("hidden states of the rank's micro-batches", items.carry(plan, layout)),
     )
