@@ -5,6 +5,7 @@ Each rank calls `configure_numerics` first and `select_device` once; everything 
 identities mean equal bits for equal work.
 """
 
+import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
@@ -29,6 +30,8 @@ ProcessGroup = Literal["gloo", "nccl", "hccl"]
 PROCESS_GROUPS: dict[Kind, ProcessGroup] = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 ATTENTION = "sdpa"
 """transformers' attention implementation that the layers run with; part of the identity."""
+_M_MMAP_THRESHOLD = -3  # malloc.h
+_MMAP_THRESHOLD_BYTES = 4 << 20
 KERNEL_CHOICE = (
     "ATEN_CPU_CAPABILITY",
     "DNNL_MAX_CPU_ISA",
@@ -80,6 +83,17 @@ def rank_environment(threads: int) -> dict[str, str]:
         "HCCL_DETERMINISTIC": "true",
         "TOKENIZERS_PARALLELISM": "false",
     }
+
+
+def return_freed_memory() -> None:
+    """Have glibc give large freed blocks back at once; once, at the start of a rank.
+
+    By default it learns to keep blocks of up to 32 MiB, and a rank's memory would depend on the
+    order in which tensors were freed. Other C libraries are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
 
 def configure_numerics(threads: int) -> None:

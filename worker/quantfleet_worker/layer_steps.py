@@ -49,7 +49,7 @@ def process_layer(engine: Engine, layer: LayerPlan) -> None:
     results, notes = _solve(engine, layer, own, source, readable, solutions)  # 4, 5
     del readable
     finished = _assemble(engine, layer, own, source, solutions, results, notes)  # 6
-    del results
+    del results, source
     _advance(engine, layer, finished)  # 7
     submit(engine, layer, own, finished)  # 8
 
@@ -111,7 +111,7 @@ def _solve(
     if not own.tasks:
         return [], ()
     divisors = row_divisors(layer, solutions)
-    behind: dict[int, SmoothedStatistics] = {}
+    site, behind = -1, None  # tasks go site by site: one site's H is whole at a time
     solved: dict[int, TaskSolution] = {}
     with engine.clock.measure("solve"):
         for index in own.tasks_of(engine.rank):
@@ -119,8 +119,9 @@ def _solve(
             task = own.tasks[index]
             linear = layer.sites[task.site].linears[task.linear]
             factors = solutions[task.site].factors
-            if task.site not in behind:
-                behind[task.site] = SmoothedStatistics(
+            if task.site != site or behind is None:
+                site, behind = task.site, None
+                behind = SmoothedStatistics(
                     readable[task.site],
                     factors,
                     device=engine.device.torch_device,
@@ -135,7 +136,7 @@ def _solve(
                     factors,
                     None if divisor is None else divisor[rows],
                 ).to(engine.device.torch_device),
-                behind[task.site],
+                behind,
                 scale_dtype=_scale_dtype(engine, linear),
             )
     with _phase(engine, "results"):
@@ -163,7 +164,7 @@ def _assemble(
         quantized = assembly.quantized_linears(layer, own, results, solutions, source)
         return Finished(
             floats=assembly.float_tensors(layer, solutions, source),
-            source=source,
+            source=source if _source_is_wanted(engine, layer) else {},
             quantized=quantized,
             encoded=assembly.encoded_tensors(
                 engine.first_format, layer, quantized, engine.plan.model_dtype
@@ -173,6 +174,12 @@ def _assemble(
             solutions=solutions,
             notes=notes,
         )
+
+
+def _source_is_wanted(engine: Engine, layer: LayerPlan) -> bool:
+    """Whether a step after the sixth uses source tensors; else their memory is free from there."""
+    floating = engine.plan.propagation == "Float" and advances(engine.plan, layer)
+    return layer.kind == "embedding" or bool(layer.copies) or (floating and not observes(layer))
 
 
 def _advance(engine: Engine, layer: LayerPlan, finished: Finished) -> None:

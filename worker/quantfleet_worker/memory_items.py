@@ -100,7 +100,7 @@ def solve_buffers(plan: Plan, layer: LayerPlan) -> int:
     merged = sum(SiteStatistics.merged_num_bytes(site, plan) for site in layer.sites)
     squares = [FLOAT_BYTES * site.features**2 for site in layer.sites if _has_moment(site)]
     factoring = 4 * max(squares, default=0)  # permuted, reversed, its factor, the identity
-    kept = 2 * sum(squares)  # of each site: H whole, and its inverse's factor
+    kept = 2 * max(squares, default=0)  # of one site at a time: H whole, its inverse's factor
     rows = max(
         (min(TASK_ROWS, x.out_features) * x.in_features for x in linears_of(layer)), default=0
     )

@@ -36,8 +36,8 @@ class Reader:
         hashed: Container[str] = (),
         known_hashes: Mapping[str, str] | None = None,
     ) -> None:
-        """`check_finite` refuses NaN and infinity. The content of tensors in `hashed` fills `hashes`;
-        one in `known_hashes` (those of an earlier run), or read twice, must not have changed."""
+        """`check_finite` refuses NaN and infinity. The content of tensors in `hashed` fills
+        `hashes`; one in `known_hashes` (of an earlier run), or read twice, must not change."""
         self.bytes_read = 0
         self.hashes: dict[str, str] = dict(known_hashes or {})
         self._folder = folder

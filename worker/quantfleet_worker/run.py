@@ -48,6 +48,7 @@ def run_rank(job: RankJob, control: Control) -> None:
     3. Process the layers that are left.
     4. Verify what was written, measure, and publish.
     """
+    devices.return_freed_memory()
     devices.configure_numerics(job.threads)  # 1
     engine, liveness = _join(job, control)
     started = devices.peak_memory_bytes()

@@ -77,6 +77,7 @@ def evaluate(engine: Engine) -> Perplexities | None:
     """
     if engine.windows is None:
         return None
+    engine.carry.clear()
     count, length = engine.windows.shape
     first = engine.rank * count // engine.layout.world_size
     last = (engine.rank + 1) * count // engine.layout.world_size

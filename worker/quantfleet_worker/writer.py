@@ -51,15 +51,18 @@ class Writer:
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
-            layer, job = item
-            started = monotonic()
-            try:
-                job()
-            except (QuantFleetError, OSError, RuntimeError, ValueError, AssertionError) as error:
-                self._failure = error
-            with self._changed:
-                self.seconds += monotonic() - started
-                self._done = layer
-                self._changed.notify_all()
+            self._do(*item)
+            del item  # or a whole layer would live until the next one comes
             if self._failure is not None:
                 return
+
+    def _do(self, layer: int, job: Callable[[], None]) -> None:
+        started = monotonic()
+        try:
+            job()
+        except (QuantFleetError, OSError, RuntimeError, ValueError, AssertionError) as error:
+            self._failure = error
+        with self._changed:
+            self.seconds += monotonic() - started
+            self._done = layer
+            self._changed.notify_all()
