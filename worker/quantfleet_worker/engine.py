@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 
 import torch
 from torch import Tensor
@@ -48,6 +49,7 @@ class Engine:
     progress: Callable[..., None]
     should_stop: Callable[[], None]
     clock: Clock = field(default_factory=Clock)
+    started: float = field(default_factory=monotonic)  # of this attempt
     carry: dict[int, Tensor] = field(default_factory=dict)  # [B, L, D] by micro-batch
 
     @property

@@ -9,6 +9,7 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from quantfleet_worker import device as devices
@@ -59,6 +60,7 @@ def build(
         "worldSize": engine.layout.world_size,
         "threads": engine.threads,
         "attempts": engine.folder.attempt,
+        "seconds": monotonic() - engine.started,
         "evaluation": None if perplexities is None else _evaluation(perplexities),
         "warnings": list(all_warnings(engine, journal)),
         "size": _sizes(engine, files),

@@ -39,6 +39,16 @@ from quantfleet_worker.writer import Writer
 
 logger = logging.getLogger(__name__)
 
+NO_PASS: dict[str, Any] = {
+    "micro_batch": 0,
+    "num_micro_batches": 0,
+    "pass_index": 0,
+    "num_passes": 0,
+    "tokens_per_second": 0.0,
+    "eta_seconds": None,
+}
+"""Progress behind the last layer, where no micro-batch runs."""
+
 
 def run_rank(job: RankJob, control: Control) -> None:
     """Join the gang, do this rank's share of every layer, verify and publish.
@@ -57,7 +67,7 @@ def run_rank(job: RankJob, control: Control) -> None:
         _announce(engine, control, start)
         restore_carry(engine, start)  # 2
         _process_layers(engine, control, start)  # 3
-        control.progress(stage="Verifying", layer=len(engine.plan.layers))
+        control.progress(stage="Verifying", layer=len(engine.plan.layers), message="", **NO_PASS)
         verify.verify_files(engine)  # 4
         perplexities = verify.evaluate(engine)
         report.put_summary(engine, memory_at_start=started)
@@ -67,7 +77,7 @@ def run_rank(job: RankJob, control: Control) -> None:
     except Interrupted:
         _leave_together(engine, liveness)
         raise
-    control.progress(stage="Done")
+    control.progress(stage="Done", message="")
     _leave_together(engine, liveness)
 
 

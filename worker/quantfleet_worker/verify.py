@@ -91,12 +91,20 @@ def evaluate(engine: Engine) -> Perplexities | None:
     ]
     predicted = count * (length - 1)
     return Perplexities(
-        float_model=math.exp(sum(pair[0] for pair in pairs) / predicted),
-        quantized=math.exp(sum(pair[1] for pair in pairs) / predicted),
+        float_model=_perplexity(sum(pair[0] for pair in pairs) / predicted),
+        quantized=_perplexity(sum(pair[1] for pair in pairs) / predicted),
         num_windows=count,
         window_length=length,
         window_losses=tuple((pair[0] / (length - 1), pair[1] / (length - 1)) for pair in pairs),
     )
+
+
+def _perplexity(loss: float) -> float:
+    """exp of a mean loss; a broken model's may be beyond any float, which is for the gate to say."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def _losses(engine: Engine, windows: Tensor) -> list[tuple[float, float]]:
@@ -117,7 +125,7 @@ def _losses(engine: Engine, windows: Tensor) -> list[tuple[float, float]]:
             source = prefetcher.take()
             if layer.index < len(decoders):
                 prefetcher.start([t.name for t in engine.plan.layers[layer.index + 1].source])
-            engine.progress(message=f"measuring {layer.name}", micro_batch=layer.index)
+            engine.progress(message=f"measuring {layer.name}")
             _advance_float(engine, blocks, layer, source, as_float)
             _advance_quantized(engine, blocks, layer, as_quantized)
         source = with_head_weight(head, reader.read([tensor.name for tensor in head.source]))
