@@ -19,7 +19,7 @@ class Writer:
         self.seconds = 0.0
         self._jobs: queue.Queue[tuple[int, Callable[[], None]] | None] = queue.Queue()
         self._failure: BaseException | None = None
-        self._done = -1
+        self._submitted = self._done = -1  # last layers
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
@@ -27,6 +27,7 @@ class Writer:
     def submit(self, layer: int, job: Callable[[], None]) -> None:
         """Queue the writing of a layer."""
         self.check()
+        self._submitted = layer
         self._jobs.put((layer, job))
 
     def check(self) -> None:
@@ -35,7 +36,8 @@ class Writer:
             raise self._failure
 
     def wait(self, layer: int, should_stop: Callable[[], None] | None = None) -> None:
-        """Return when the job of `layer` is done."""
+        """Return when the job of `layer` is done; at once if an earlier attempt has done it."""
+        layer = min(layer, self._submitted)
         with self._changed:
             while self._done < layer and self._failure is None:
                 self._changed.wait(0.5)
