@@ -191,12 +191,18 @@ def _entry(layer: LayerPlan, finished: Finished, parts: Sequence[dict[str, Any]]
         for site in sites
         if site.nonfinite
     ]
+    linears = _linear_reports(layer, finished)
+    notes += [
+        f"{linear.name}: its error is beyond float32 and not reported"
+        for linear in linears
+        if linear.relative_error is None
+    ]
     return LayerRecord(
         index=layer.index,
         name=layer.name,
         files={k: FileRecord(**v) for part in parts for k, v in part["files"].items()},
         source_sha256={k: v for part in parts for k, v in part["hashes"].items()},
-        linears=_linear_reports(layer, finished),
+        linears=linears,
         sites=sites,
         warnings=tuple(notes),
     )

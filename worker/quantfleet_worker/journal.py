@@ -7,9 +7,10 @@ no torch.
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from math import isfinite
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from quantfleet_api.errors import InvalidInput
 from quantfleet_worker.work_folder import WorkFolder
@@ -20,6 +21,11 @@ VERSION = 1
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _finite(value: float | None) -> float | None:
+    """None for what JSON cannot hold: an error whose square is beyond float32."""
+    return value if value is not None and isfinite(value) else None
 
 
 class FileRecord(_Record):
@@ -34,7 +40,7 @@ class LinearReport(_Record):
 
     name: str
     scheme: str
-    relative_error: float
+    relative_error: Annotated[float | None, BeforeValidator(_finite)]
     measured_by: str  # second_moment | reservoir | weights
     input_scale: float | None = None
     input_zero_point: int | None = None

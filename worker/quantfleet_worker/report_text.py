@@ -1,6 +1,7 @@
 """The report as text for people, in Markdown. Pure."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 WORST = 10
@@ -56,11 +57,11 @@ def _cost(report: Mapping[str, Any]) -> list[str]:
 
 def _worst(report: Mapping[str, Any]) -> list[str]:
     linears = [linear for layer in report["layers"] for linear in layer["linears"]]
-    linears.sort(key=lambda linear: -linear["relative_error"])
+    errors = [inf if x["relative_error"] is None else x["relative_error"] for x in linears]
+    worst = sorted(zip(errors, linears, strict=True), key=lambda pair: -pair[0])[:WORST]
     rows = [
-        f"| {linear['name']} | {linear['scheme']} | {linear['relative_error']:.4f} "
-        f"| {linear['measured_by']} |"
-        for linear in linears[:WORST]
+        f"| {linear['name']} | {linear['scheme']} | {error:.4f} | {linear['measured_by']} |"
+        for error, linear in worst
     ]
     return ["| linear | scheme | relative error | from |", "|---|---|---|---|", *rows]
 

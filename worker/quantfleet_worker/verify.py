@@ -100,7 +100,7 @@ def evaluate(engine: Engine) -> Perplexities | None:
 
 
 def _perplexity(loss: float) -> float:
-    """exp of a mean loss; a broken model's may be beyond any float, which is for the gate to say."""
+    """exp of a mean loss; infinite where that of a broken model is beyond any float."""
     try:
         return math.exp(loss)
     except OverflowError:
