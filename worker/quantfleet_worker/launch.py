@@ -72,19 +72,18 @@ def run_job(
     started = monotonic()
     context = fork_server()
     try:
-        with StopSignals(_stop_before_work):
-            on_progress(Progress(rank=0, world_size=1, stage="Planning"))
-            ready = _plan(context, job, volumes, workers)  # 1
-            for warning in ready.warnings:
-                on_log(f"warning: {warning}")
-            done = _finished_before(ready, job)  # 2
-            if done is not None:
-                return done
-            with locked(ready.output):  # 3
-                _check_place(ready, job)
-                result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
-                if result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET):
-                    remove_work(ready.output)
+        on_progress(Progress(rank=0, world_size=1, stage="Planning"))
+        ready = _plan(context, job, volumes, workers)  # 1
+        for warning in ready.warnings:
+            on_log(f"warning: {warning}")
+        done = _finished_before(ready, job)  # 2
+        if done is not None:
+            return done
+        with locked(ready.output):  # 3
+            _check_place(ready, job)
+            result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
+            if result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET):
+                remove_work(ready.output)
         return _outcome(ready, result, monotonic() - started)
     except QuantFleetError as error:
         return Outcome(exit_code=error.exit_code, cause=str(error))
