@@ -14,7 +14,7 @@ from torch import Tensor
 from quantfleet_api.errors import Interrupted
 from quantfleet_api.plan import FilePlan, LayerPlan, TensorMeta
 from quantfleet_worker import assembly
-from quantfleet_worker.engine import Engine, advances
+from quantfleet_worker.engine import Engine
 from quantfleet_worker.formats import FORMATS, safetensors_file
 from quantfleet_worker.journal import (
     Checkpoint,
@@ -25,6 +25,7 @@ from quantfleet_worker.journal import (
     read_journal,
     write_journal,
 )
+from quantfleet_worker.plan_facts import advances
 from quantfleet_worker.schedule import LayerLayout
 from quantfleet_worker.schemes import TORCH_DTYPES, QuantizedLinear
 from quantfleet_worker.solve import SiteSolution, measured_by
@@ -37,7 +38,7 @@ class Finished:
     """All that is known of a layer when its files can be written."""
 
     floats: Mapping[str, Tensor]
-    source: Mapping[str, Tensor]
+    source: Mapping[str, Tensor]  # empty where nothing after the solving needs it
     quantized: Mapping[str, QuantizedLinear]
     encoded: Mapping[str, Tensor]  # in the first format
     sidecar: Mapping[str, Tensor]  # what the first format loses
@@ -69,8 +70,10 @@ def submit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finishe
 
 
 def stop_submitting(engine: Engine, next_layer: int) -> None:
-    """Tell rank 0 that this rank will not finish `next_layer`; then finish what is queued."""
+    """Tell the others that this rank will not finish `next_layer`; then finish what is queued."""
     engine.exchange.put(f"done/{next_layer}/{engine.rank}", STOPPED)
+    if engine.rank == 0:  # a peer may have finished it and wait for its commit
+        engine.exchange.put(f"committed/{next_layer}", STOPPED)
     try:
         engine.writer.close()
     except Interrupted:

@@ -94,22 +94,3 @@ def with_head_weight(layer: LayerPlan, source: dict[str, Tensor]) -> dict[str, T
                 embedding = next(t for t in layer.source if t.name not in layer.passed_through)
                 source[f"{linear.name}.weight"] = source[embedding.name]
     return source
-
-
-def observes(layer: LayerPlan) -> bool:
-    """Whether the layer has a site whose statistics are wanted."""
-    return any(site.statistics for site in layer.sites)
-
-
-def advances(plan: Plan, layer: LayerPlan) -> bool:
-    """Whether a later layer needs this one's output: there is no pass that nobody needs."""
-    return any(observes(later) for later in plan.layers[layer.index + 1 :])
-
-
-def num_passes(plan: Plan, layer: LayerPlan) -> int:
-    """Passes of every micro-batch through a layer (law L3)."""
-    if layer.kind != "decoder":
-        return 0
-    if plan.propagation == "Float":
-        return int(observes(layer) or advances(plan, layer))
-    return int(observes(layer)) + int(advances(plan, layer))

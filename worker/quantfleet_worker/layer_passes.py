@@ -12,8 +12,9 @@ from torch import Tensor
 from quantfleet_api.plan import LayerPlan
 from quantfleet_worker import assembly, passes
 from quantfleet_worker import device as devices
-from quantfleet_worker.engine import Engine, advances, observes
+from quantfleet_worker.engine import Engine
 from quantfleet_worker.formats import FORMATS
+from quantfleet_worker.plan_facts import advances, observes
 from quantfleet_worker.statistics.site import SiteStatistics
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from quantfleet_api.plan import LayerPlan, LinearPlan
 from quantfleet_worker import assembly, layer_passes, wire
 from quantfleet_worker.commit import Finished, submit
-from quantfleet_worker.engine import Engine, advances, observes
+from quantfleet_worker.engine import Engine
+from quantfleet_worker.plan_facts import advances, keeps_source, observes
 from quantfleet_worker.schedule import LayerLayout, layer_layout
 from quantfleet_worker.solve import (
     SiteSolution,
@@ -164,7 +165,7 @@ def _assemble(
         quantized = assembly.quantized_linears(layer, own, results, solutions, source)
         return Finished(
             floats=assembly.float_tensors(layer, solutions, source),
-            source=source if _source_is_wanted(engine, layer) else {},
+            source=source if keeps_source(engine.plan, layer) else {},
             quantized=quantized,
             encoded=assembly.encoded_tensors(
                 engine.first_format, layer, quantized, engine.plan.model_dtype
@@ -174,12 +175,6 @@ def _assemble(
             solutions=solutions,
             notes=notes,
         )
-
-
-def _source_is_wanted(engine: Engine, layer: LayerPlan) -> bool:
-    """Whether a step after the sixth uses source tensors; else their memory is free from there."""
-    floating = engine.plan.propagation == "Float" and advances(engine.plan, layer)
-    return layer.kind == "embedding" or bool(layer.copies) or (floating and not observes(layer))
 
 
 def _advance(engine: Engine, layer: LayerPlan, finished: Finished) -> None:

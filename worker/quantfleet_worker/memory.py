@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from quantfleet_api.plan import LayerPlan, Plan
 from quantfleet_worker import memory_items as items
+from quantfleet_worker.plan_facts import keeps_source
 from quantfleet_worker.schedule import Layout, make_layout
 
 
@@ -61,11 +62,13 @@ def _always(plan: Plan, layout: Layout) -> Moment:
 
 def _of_layer(plan: Plan, layout: Layout, layer: LayerPlan) -> Iterator[Moment]:
     """What lives at the same time while a layer is processed, in the order of its steps."""
-    always = (
+    behind = (
         *_always(plan, layout),
-        _item(f"weights of {layer.name}", items.weights(layer)),
         _item("weights of the next layer", items.next_weights(plan, layer)),
     )
+    always = (*behind, _item(f"weights of {layer.name}", items.weights(layer)))
+    if keeps_source(plan, layer):
+        behind = always
     running = _item(
         "activations of a micro-batch",
         items.activations(
@@ -95,9 +98,9 @@ def _of_layer(plan: Plan, layout: Layout, layer: LayerPlan) -> Iterator[Moment]:
         decoded = _item(
             "decoded weights", items.decoded_weights(layer, value_bytes=items.item_bytes(plan))
         )
-        yield (*always, own, results, decoded, running)
+        yield (*behind, own, results, decoded, running)
     others = _item("encoding of further formats", items.other_formats(plan, layer))
-    yield (*always, own, _item("results", items.quantized(layer)), others)
+    yield (*behind, own, _item("results", items.quantized(layer)), others)
 
 
 def _of_evaluation(plan: Plan, layout: Layout, count: int, length: int) -> Iterator[Moment]:

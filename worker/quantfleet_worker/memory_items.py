@@ -12,6 +12,7 @@ from quantfleet_api.plan import LayerPlan, LinearPlan, Plan, SitePlan
 from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.formats.safetensors_file import num_bytes
 from quantfleet_worker.headers import DTYPE_BYTES
+from quantfleet_worker.plan_facts import keeps_source
 from quantfleet_worker.schedule import TASK_ROWS, Layout, layer_layout
 from quantfleet_worker.statistics.second_moment import node_bytes
 from quantfleet_worker.statistics.site import SiteStatistics
@@ -49,11 +50,12 @@ def carry(plan: Plan, layout: Layout) -> int:
 
 
 def being_written(plan: Plan, index: int) -> int:
-    """A finished layer that the writer still holds: source, results, codes, encoded tensors."""
+    """A finished layer that the writer still holds: results, codes, encoded tensors."""
     if index < 0:
         return 0
     layer = plan.layers[index]
-    return weights(layer) + 2 * quantized(layer) + encoded(plan, layer) + other_formats(plan, layer)
+    kept = weights(layer) if keeps_source(plan, layer) else 0
+    return kept + 2 * quantized(layer) + encoded(plan, layer) + other_formats(plan, layer)
 
 
 def statistics(plan: Plan, layout: Layout, layer: LayerPlan) -> int:

@@ -11,10 +11,11 @@ from torch import Tensor
 from quantfleet_api.errors import InvalidInput
 from quantfleet_api.plan import LayerPlan
 from quantfleet_worker import layer_passes
-from quantfleet_worker.engine import Engine, observes
+from quantfleet_worker.engine import Engine
 from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.journal import Journal, read_journal
 from quantfleet_worker.own_files import read_file
+from quantfleet_worker.plan_facts import observes
 
 
 def restore_carry(engine: Engine, start: int) -> None:

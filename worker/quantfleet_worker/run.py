@@ -15,7 +15,7 @@ from quantfleet_worker import device as devices
 from quantfleet_worker import publish, report, verify
 from quantfleet_worker.commit import stop_submitting
 from quantfleet_worker.control import Control
-from quantfleet_worker.engine import Engine, num_passes
+from quantfleet_worker.engine import Engine
 from quantfleet_worker.exchange import Exchange, open_store
 from quantfleet_worker.handover import Handover, read_handover
 from quantfleet_worker.journal import (
@@ -30,6 +30,7 @@ from quantfleet_worker.messages import RankJob, Rendezvous
 from quantfleet_worker.models.layers import Blocks
 from quantfleet_worker.models.registry import family_of
 from quantfleet_worker.passes import rows_of_micro_batches
+from quantfleet_worker.plan_facts import num_passes
 from quantfleet_worker.resume import restore_carry
 from quantfleet_worker.schedule import make_layout
 from quantfleet_worker.schemes import TORCH_DTYPES
