@@ -96,8 +96,8 @@ def test_consecutive_samples_make_a_micro_batch_padded_on_the_right() -> None:
     first, second = data.micro_batches
     assert (first.samples, first.lengths) == ((0, 1), (3, 1))
     assert (second.samples, second.lengths) == ((2,), (5,))
-    assert padded_ids(data, first).tolist() == [[97, 98, 99], [100, 0, 0]]
-    assert padded_ids(data, second).tolist() == [[101, 102, 103, 104, 105]]
+    assert padded_ids(data.tokens, data.offsets, first).tolist() == [[97, 98, 99], [100, 0, 0]]
+    assert padded_ids(data.tokens, data.offsets, second).tolist() == [[101, 102, 103, 104, 105]]
 
 
 texts_strategy = st.lists(st.text("abcdefgh", max_size=12), max_size=12)

@@ -28,7 +28,7 @@ def test_a_copying_recipe_needs_weights_and_results_only(bench: Any) -> None:
         "weights of the next layer",
         "solving",
         "libraries, once they are used",
-        "results and their transfer",
+        "results",
     }
     assert found["weights of model.layers.0"] == sum(t.num_bytes for t in plan.layers[1].source)
     assert found["weights of the next layer"] == found["weights of model.layers.0"]

@@ -74,15 +74,12 @@ def prepare_calibration(
     """
     assert min_tokens >= 1
     order = range(len(texts)) if shuffle == "Never" else permutation(len(texts), seed)
-    tokenized = (
-        token_ids(texts[i], tokenizer, vocab_size=vocab_size, field=f"{_CALIBRATION}: text {i + 1}")
-        for i in order
-    )
+    tokenized = _tokenized(texts, order, tokenizer, vocab_size)
     collect = _windows if concatenate else _separate
     samples, tally = collect(tokenized, sample_count, sequence_length, min_tokens)
     if not samples:
-        least = sequence_length if concatenate else min_tokens
         together = "all texts together" if concatenate else "at least one text"
+        least = sequence_length if concatenate else min_tokens
         shown = f"{len(texts)} texts with {tally.tokens_dropped} tokens in all"
         raise InvalidInput(_CALIBRATION, shown, f"{together} must have {least} tokens")
     micro_batches = _micro_batches([len(sample) for sample in samples], batch_size)
@@ -95,12 +92,15 @@ def prepare_calibration(
     )
 
 
-def padded_ids(data: CalibrationData, batch: MicroBatch) -> Tensor:
-    """Token ids int64 [samples, longest]; pads lie on the right and hold 0, which nobody reads."""
+def padded_ids(tokens: TokenIds, offsets: NDArray[np.int64], batch: MicroBatch) -> Tensor:
+    """Token ids int64 [samples, longest]; pads lie on the right and hold 0, which nobody reads.
+
+    Sample i is tokens[offsets[i] : offsets[i + 1]].
+    """
     ids = torch.zeros((len(batch.samples), max(batch.lengths)), dtype=torch.int64)
     for row, index in enumerate(batch.samples):
-        sample = torch.from_numpy(data.sample(index).astype(np.int64))
-        ids[row, : len(sample)] = sample
+        sample = tokens[offsets[index] : offsets[index + 1]]
+        ids[row, : len(sample)] = torch.from_numpy(sample.astype(np.int64))
     return ids
 
 

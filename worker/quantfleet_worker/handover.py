@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantfleet_api.errors import TryAgain
-from quantfleet_api.plan import MicroBatch, Plan
+from quantfleet_api.plan import Plan
 from quantfleet_worker.work_folder import WorkFolder
 
 if TYPE_CHECKING:
@@ -33,16 +33,6 @@ class Handover:
     windows: "Tensor | None"
     checkpoint_every: int  # layers
     warnings: tuple[str, ...]  # what planning found not as asked for
-
-    def padded_ids(self, batch: MicroBatch) -> "Tensor":
-        """Token ids int64 [samples, longest] of a micro-batch; pads on the right hold 0."""
-        import torch
-
-        ids = torch.zeros((len(batch.samples), max(batch.lengths)), dtype=torch.int64)
-        for row, sample in enumerate(batch.samples):
-            found = self.tokens[self.offsets[sample] : self.offsets[sample + 1]]
-            ids[row, : len(found)] = torch.from_numpy(found.astype(np.int64))
-        return ids
 
 
 def packed_tokens(

@@ -47,8 +47,12 @@ def process_layer(engine: Engine, layer: LayerPlan) -> None:
     statistics = layer_passes.observe(engine, layer, source)  # 2
     readable, solutions = _meet(engine, layer, own, source, statistics)  # 3, 4
     del statistics
-    results, notes = _solve(engine, layer, own, source, readable, solutions)  # 4, 5
+    with engine.clock.measure("solve"):
+        solved = _solve(engine, layer, own, source, readable, solutions)
     del readable
+    notes = tuple(note for result in solved.values() for note in result.notes)
+    results = _exchange_results(engine, layer, own, solved)  # 5
+    del solved
     finished = _assemble(engine, layer, own, source, solutions, results, notes)  # 6
     del results, source
     _advance(engine, layer, finished)  # 7
@@ -107,42 +111,42 @@ def _solve(
     source: Mapping[str, Tensor],
     readable: Mapping[int, SiteStatistics],
     solutions: Mapping[int, SiteSolution],
-) -> tuple[list[TaskSolution], tuple[str, ...]]:
-    """Steps 4 and 5: this rank's tasks, then everyone's results and this rank's notes."""
-    if not own.tasks:
-        return [], ()
+) -> dict[int, TaskSolution]:
+    """Step 4: this rank's tasks, by index."""
     divisors = row_divisors(layer, solutions)
+    device, factoring = engine.device.torch_device, engine.device.factoring
     site, behind = -1, None  # tasks go site by site: one site's H is whole at a time
     solved: dict[int, TaskSolution] = {}
-    with engine.clock.measure("solve"):
-        for index in own.tasks_of(engine.rank):
-            engine.should_stop()
-            task = own.tasks[index]
-            linear = layer.sites[task.site].linears[task.linear]
-            factors = solutions[task.site].factors
-            if task.site != site or behind is None:
-                site, behind = task.site, None
-                behind = SmoothedStatistics(
-                    readable[task.site],
-                    factors,
-                    device=engine.device.torch_device,
-                    factoring=engine.device.factoring,
-                )
-            divisor = divisors.get(linear.local)
-            rows = slice(task.start, task.stop)
-            solved[index] = solve_task(
-                linear,
-                smoothed_weight(
-                    source[f"{linear.name}.weight"][rows],
-                    factors,
-                    None if divisor is None else divisor[rows],
-                ).to(engine.device.torch_device),
-                behind,
-                scale_dtype=_scale_dtype(engine, linear),
+    for index in own.tasks_of(engine.rank):
+        engine.should_stop()
+        task = own.tasks[index]
+        linear = layer.sites[task.site].linears[task.linear]
+        factors, divisor = solutions[task.site].factors, divisors.get(linear.local)
+        if task.site != site or behind is None:
+            site, behind = task.site, None
+            behind = SmoothedStatistics(
+                readable[task.site], factors, device=device, factoring=factoring
             )
+        rows = slice(task.start, task.stop)
+        W_RI = smoothed_weight(
+            source[f"{linear.name}.weight"][rows],
+            factors,
+            None if divisor is None else divisor[rows],
+        )
+        solved[index] = solve_task(
+            linear, W_RI.to(device), behind, scale_dtype=_scale_dtype(engine, linear)
+        )
+    return solved
+
+
+def _exchange_results(
+    engine: Engine, layer: LayerPlan, own: LayerLayout, solved: Mapping[int, TaskSolution]
+) -> list[TaskSolution]:
+    """Step 5: everyone's results, in the order of tasks."""
+    if not own.tasks:
+        return []
     with _phase(engine, "results"):
-        results = wire.exchange_results(engine.exchange, layer, own, solved)
-    return results, tuple(note for result in solved.values() for note in result.notes)
+        return wire.exchange_results(engine.exchange, layer, own, solved)
 
 
 def _scale_dtype(engine: Engine, linear: LinearPlan) -> torch.dtype:

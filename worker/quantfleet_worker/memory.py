@@ -69,15 +69,7 @@ def _of_layer(plan: Plan, layout: Layout, layer: LayerPlan) -> Iterator[Moment]:
     always = (*behind, _item(f"weights of {layer.name}", items.weights(layer)))
     if keeps_source(plan, layer):
         behind = always
-    running = _item(
-        "activations of a micro-batch",
-        items.activations(
-            plan,
-            layer,
-            rows=items.largest_micro_batch(plan),
-            value_bytes=items.item_bytes(plan),
-        ),
-    )
+    running = _running(plan, layer)
     own = _item("quantized layer, encoded", items.quantized(layer) + items.encoded(plan, layer))
     if any(site.statistics for site in layer.sites):
         before = _item(
@@ -88,11 +80,10 @@ def _of_layer(plan: Plan, layout: Layout, layer: LayerPlan) -> Iterator[Moment]:
         yield (*always, before, collected, running)
         yield (*always, before, collected, moving)
     if any(linear.scheme for linear in items.linears_of(layer)):
-        solving = _item("solving", items.solve_buffers(plan, layer))
-        results = _item(
-            "results and their transfer", items.result_buffers(layer, layout.world_size)
-        )
-        yield (*always, solving, results)
+        ranks = layout.world_size
+        found = _item("results", items.own_results(layer, ranks))
+        yield (*always, _item("solving", items.solve_buffers(plan, layer)), found)
+        yield (*always, _item("results and their transfer", items.result_buffers(layer, ranks)))
     if plan.micro_batches and plan.propagation == "Quantized" and layer.kind == "decoder":
         results = _item("results", items.quantized(layer))
         decoded = _item(
@@ -101,6 +92,12 @@ def _of_layer(plan: Plan, layout: Layout, layer: LayerPlan) -> Iterator[Moment]:
         yield (*behind, own, results, decoded, running)
     others = _item("encoding of further formats", items.other_formats(plan, layer))
     yield (*behind, own, _item("results", items.quantized(layer)), others)
+
+
+def _running(plan: Plan, layer: LayerPlan) -> MemoryItem:
+    rows, value_bytes = items.largest_micro_batch(plan), items.item_bytes(plan)
+    size = items.activations(plan, layer, rows=rows, value_bytes=value_bytes)
+    return _item("activations of a micro-batch", size)
 
 
 def _of_evaluation(plan: Plan, layout: Layout, count: int, length: int) -> Iterator[Moment]:

@@ -109,9 +109,14 @@ def solve_buffers(plan: Plan, layer: LayerPlan) -> int:
     return merged + kept + factoring + 6 * FLOAT_BYTES * rows
 
 
+def own_results(layer: LayerPlan, world_size: int) -> int:
+    """Results of a rank's own tasks."""
+    return -(-quantized(layer) // world_size)
+
+
 def result_buffers(layer: LayerPlan, world_size: int) -> int:
-    """Results of all tasks: own, packed, of all ranks as bytes, unpacked, joined to linears."""
-    return quantized(layer) * (3 + (2 if world_size > 1 else 0))
+    """Own results, all results as bytes, and taken out of them; then joined to linears."""
+    return own_results(layer, world_size) + 2 * quantized(layer)
 
 
 def quantized(layer: LayerPlan) -> int:

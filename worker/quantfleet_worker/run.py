@@ -15,6 +15,7 @@ from quantfleet_worker import device as devices
 from quantfleet_worker import publish, report, verify
 from quantfleet_worker.commit import stop_submitting
 from quantfleet_worker.control import Control
+from quantfleet_worker.data import padded_ids
 from quantfleet_worker.engine import Engine
 from quantfleet_worker.exchange import Exchange, open_store
 from quantfleet_worker.handover import Handover, read_handover
@@ -142,7 +143,7 @@ def _make_engine(
         device=device,
         threads=job.threads,
         rows=rows_of_micro_batches(plan, own),
-        ids={index: handover.padded_ids(plan.micro_batches[index]) for index in own},
+        ids={i: padded_ids(handover.tokens, handover.offsets, plan.micro_batches[i]) for i in own},
         windows=handover.windows,
         checkpoint_every=handover.checkpoint_every,
         planning_warnings=handover.warnings,
