@@ -72,7 +72,6 @@ def prepare_calibration(
 
     Fewer samples than asked for show in the counts; none at all is InvalidInput.
     """
-    assert min_tokens >= 1
     order = range(len(texts)) if shuffle == "Never" else permutation(len(texts), seed)
     tokenized = _tokenized(texts, order, tokenizer, vocab_size)
     collect = _windows if concatenate else _separate
@@ -80,8 +79,7 @@ def prepare_calibration(
     if not samples:
         together = "all texts together" if concatenate else "at least one text"
         least = sequence_length if concatenate else min_tokens
-        shown = f"{len(texts)} texts with {tally.tokens_dropped} tokens in all"
-        raise InvalidInput(_CALIBRATION, shown, f"{together} must have {least} tokens")
+        raise tally.too_short(len(texts), f"{together} must have {least} tokens")
     micro_batches = _micro_batches([len(sample) for sample in samples], batch_size)
     return CalibrationData(
         micro_batches=micro_batches,
@@ -174,6 +172,10 @@ class _Tally:
     truncated: int = 0
     tokens_truncated: int = 0
     tokens_dropped: int = 0
+
+    def too_short(self, num_texts: int, rule: str) -> InvalidInput:
+        shown = f"{num_texts} texts with {self.tokens_dropped} tokens in all"
+        return InvalidInput(_CALIBRATION, shown, rule)
 
     def drop(self, ids: TokenIds) -> None:
         self.dropped_short += 1
