@@ -69,7 +69,9 @@ def _observing() -> Iterator[tuple[str, dict[str, Any], bool]]:
         (None, "sym", observers),
         ("0.5", "asym", observers),
         ("0.5", "sym", ("MSE",)),
+        ("0.65", "asym", ("MSE",)),
         ("0.8", "asym", ("MinMax", "MSE")),
+        ("0.9", "asym", ("MSE",)),
     ):
         for observer in observed:
             yield _static(alpha, kind, observer)
@@ -84,7 +86,7 @@ def _static(alpha: str | None, kind: str, observer: str) -> tuple[str, dict[str,
     if observer.startswith("99"):
         activations |= {"observer": "Percentile", "percentile": observer}
     recipe = _recipe("W8A8", {"method": "RTN"}, alpha=alpha) | {"activations": activations}
-    core = kind == "asym" and alpha != "0.8" and observer in ("MinMax", "MSE")
+    core = kind == "asym" and alpha in (None, "0.5", "0.8") and observer in ("MinMax", "MSE")
     smooth = "" if alpha is None else f"smooth{alpha}-"
     return f"{smooth}w8a8-{kind}-{observer.lower()}", recipe, core
 

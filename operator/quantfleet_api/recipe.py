@@ -30,12 +30,15 @@ Method = Literal["RTN", "GPTQ"]
 Observer = Literal["MinMax", "Percentile", "MSE"]
 
 PROPAGATION_DEFAULTS: dict[SchemeName, Propagation] = {
-    "W8A8": "Quantized",
-    "W8A8Dynamic": "Quantized",
-    "W8A16": "Quantized",
+    "W8A8": "Float",
+    "W8A8Dynamic": "Float",
+    "W8A16": "Float",
     "W4A16": "Quantized",
 }
-"""What the next layer sees while calibrating, unless the recipe says: by the recipe's scheme."""
+"""What the next layer sees while calibrating, unless the recipe says: by the recipe's scheme.
+
+Chosen by measurement (docs/quality.md): a second pass is worth its time where weights have 4 bits.
+"""
 
 GROUP_SIZE_DEFAULTS: dict[SchemeName, int] = {"W8A8": 0, "W8A8Dynamic": 0, "W8A16": 0, "W4A16": 128}
 """Columns that share a scale unless the recipe says; 0 = one scale a row."""

@@ -25,7 +25,7 @@ MANIFEST: dict[str, Any] = {
             "sampleCount": 6,
             "sequenceLength": 32,
         },
-        "recipe": {"scheme": "W8A8", "weights": {"method": "RTN"}},
+        "recipe": {"scheme": "W8A8", "weights": {"method": "RTN"}, "propagation": "Quantized"},
         "output": {
             "pvc": {"claimName": "out", "path": "result"},
             "formats": ["CompressedTensors"],
