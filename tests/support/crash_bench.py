@@ -1,0 +1,264 @@
+"""Recipes that crash differently, and runs in this process that crash to order."""
+
+import copy
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import crash_points
+from crash_points import Event, Order
+from quantfleet_api.loading import parse_job
+from quantfleet_api.spec import QuantizationJob
+from quantfleet_worker.launch import Outcome, run_job
+
+BASE: dict[str, Any] = {
+    "model": {"source": {"pvc": {"claimName": "models", "path": "llama"}}},
+    "calibration": {
+        "source": {"pvc": {"claimName": "data", "path": "calib.jsonl"}},
+        "sampleCount": 10,
+        "sequenceLength": 32,
+    },
+    "recipe": {
+        "scheme": "W8A8",
+        "weights": {"method": "RTN"},
+        "propagation": "Quantized",
+        "transforms": [{"smoothQuant": {"alpha": "0.5"}}],
+    },
+    "output": {
+        "pvc": {"claimName": "out", "path": "result"},
+        "formats": ["CompressedTensors", "Ascend"],
+    },
+    "evaluation": {
+        "source": {"pvc": {"claimName": "data", "path": "eval.jsonl"}},
+        "windowCount": 3,
+        "windowLength": 32,
+    },
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "static": {},
+    "every-3": {"checkpoint": {"everyLayers": 3}},
+    "float": {"recipe": {"propagation": "Float"}, "checkpoint": {"everyLayers": 2}},
+    "gptq": {
+        "recipe": {
+            "scheme": "W4A16",
+            "weights": {"method": "GPTQ", "groupSize": 32},
+            "transforms": [],
+        },
+        "output": {"formats": ["CompressedTensors"]},
+    },
+    "ascend-first": {
+        "output": {"formats": ["Ascend", "CompressedTensors"]},
+        "checkpoint": {"everyLayers": 3},
+    },
+    "no-data": {
+        "calibration": None,
+        "evaluation": None,
+        "recipe": {"scheme": "W8A8Dynamic", "transforms": []},
+    },
+    "replace": {"output": {"overwritePolicy": "Replace"}},
+    "rejected": {"evaluation": {"maxPerplexityRatio": "0.01"}},
+}
+"""What differs from BASE."""
+
+NUM_LAYERS = 6  # embedding, four decoders, head
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One `run_job` and how its ranks left."""
+
+    outcome: Outcome
+    codes: dict[int, int]  # exit code by rank, as the system gave it
+    ended: float  # monotonic seconds
+    events: list[Event]
+    hit: Event | None
+
+    @property
+    def solved(self) -> list[int]:
+        """Layers that this attempt began to solve, as rank 0 saw it or the rank that was first."""
+        words = [event.name.split() for event in self.events]
+        return sorted({int(word[1]) for word in words if word[0] == "solving"})
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Folders of the claims, and runs over them."""
+
+    root: Path
+    models: Path
+    orders: Path
+    gangs: list[dict[int, int]] = field(default_factory=list)
+
+    @property
+    def volumes(self) -> dict[str, Path]:
+        """What `--volume` would say."""
+        return {"models": self.models, "data": self.models, "out": self.root / "out"}
+
+    @property
+    def output(self) -> Path:
+        """What is published."""
+        return self.root / "out" / "result"
+
+    @property
+    def work(self) -> Path:
+        """The work folder."""
+        return self.root / "out" / "result.work"
+
+    def run(
+        self,
+        recipe: str,
+        workers: int,
+        order: Order | None = None,
+        *,
+        discard_journal: bool = False,
+        on_progress: Any = lambda progress: None,
+    ) -> Run:
+        """Run a job in this process (the ranks are others), with at most one crash."""
+        crash_points.give_order(self.orders, order)
+        self.gangs.clear()
+        outcome = run_job(
+            job_of(recipe),
+            volumes=self.volumes,
+            workers=workers,
+            discard_journal=discard_journal,
+            on_progress=on_progress,
+        )
+        return Run(
+            outcome=outcome,
+            codes=self.gangs[-1] if self.gangs else {},
+            ended=monotonic(),
+            events=crash_points.read_events(self.orders),
+            hit=crash_points.read_hit(self.orders),
+        )
+
+    def leftovers(self) -> list[str]:
+        """What lies beside output, report and summary; nothing after success."""
+        expected = {"result", "result.report.json", "result.report.md"}
+        names = {path.name for path in (self.root / "out").iterdir()}
+        return sorted(names - expected)
+
+
+def manifest_of(recipe: str) -> dict[str, Any]:
+    """The manifest of a recipe, as YAML would give it."""
+    spec = copy.deepcopy(BASE)
+    for part, changes in RECIPES[recipe].items():
+        if changes is None:
+            del spec[part]
+        else:
+            spec[part] = {**spec.get(part, {}), **changes}
+    return {
+        "apiVersion": "quantfleet.io/v1alpha1",
+        "kind": "QuantizationJob",
+        "metadata": {"name": "tiny"},
+        "spec": spec,
+    }
+
+
+def job_of(recipe: str) -> QuantizationJob:
+    """The parsed manifest of a recipe."""
+    return parse_job(manifest_of(recipe))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a folder."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+class Undisturbed:
+    """Digests and events of undisturbed runs."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._found: dict[str, dict[str, str]] = {}
+        self._events: dict[tuple[str, int], list[Event]] = {}
+
+    def digests(self, recipe: str) -> dict[str, str]:
+        """Of every published file."""
+        name = "static" if recipe in ("replace", "every-3") else recipe
+        if name not in self._found:
+            self._run(name, 1)
+        return self._found[name]
+
+    def events(self, recipe: str, workers: int) -> list[Event]:
+        """Everything that ranks passed by."""
+        if (recipe, workers) not in self._events:
+            self._run(recipe, workers)
+        return self._events[recipe, workers]
+
+    def _run(self, recipe: str, workers: int) -> None:
+        root = self._bench.root / f"{recipe}-{workers}"
+        (root / "out").mkdir(parents=True)
+        bench = Bench(root=root, models=self._bench.models, orders=self._bench.orders)
+        run = bench.run(recipe, workers)
+        assert run.outcome.exit_code == 0, run.outcome
+        found = digests(bench.output)
+        assert self._found.setdefault(recipe, found) == found, "the number of ranks changed bytes"
+        self._events[recipe, workers] = run.events
+
+
+class Command:
+    """The real command as a process of its own, in a session of its own, that crashes to order."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.process: subprocess.Popen[str] | None = None
+        self.stdout, self.stderr = bench.root / "stdout.txt", bench.root / "stderr.txt"
+
+    def start(self, recipe: str, workers: int, order: Order | None) -> "subprocess.Popen[str]":
+        """Start `quantfleet run`."""
+        crash_points.give_order(self._bench.orders, order)
+        job = self._bench.root / "job.yaml"
+        job.write_text(json.dumps(manifest_of(recipe)))  # JSON is YAML, too
+        volumes = [f"{name}={path}" for name, path in self._bench.volumes.items()]
+        program = [sys.executable, "-m", "crash_command", "run", str(job)]
+        options = [part for volume in volumes for part in ("--volume", volume)]
+        with self.stdout.open("w") as stdout, self.stderr.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [*program, *options, "--workers", str(workers)],
+                stdout=stdout,
+                stderr=stderr,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+        return self.process
+
+    def events(self) -> list[Event]:
+        """What the ranks passed by so far."""
+        return crash_points.read_events(self._bench.orders)
+
+    def wait_for_hit(self) -> Event:
+        """Where the order was carried out; the command must not end before."""
+        assert self.process is not None
+        pause = threading.Event()
+        while (hit := crash_points.read_hit(self._bench.orders)) is None:
+            assert self.process.poll() is None, self.stderr.read_text()
+            pause.wait(0.02)
+        return hit
+
+    def let_go(self) -> None:
+        """What was held goes on."""
+        (self._bench.orders / "go").touch()
+
+    def close(self) -> None:
+        """Leave no process behind, whatever became of the test."""
+        if self.process is None:
+            return
+        self.process.kill()
+        self.process.wait()
+        for pid in {event.pid for event in self.events()}:
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                continue
