@@ -18,12 +18,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from quantfleet_api.errors import TryAgain
+from quantfleet_api.errors import Interrupted, TryAgain
 from quantfleet_worker.messages import Rendezvous
 
 TRANSFER_TIMEOUT = timedelta(minutes=5)
 """Covers one transfer that all ranks have entered, never a computation."""
 CONNECT_TIMEOUT = timedelta(minutes=10)
+_STOPPED = "stopped"  # what a phase may be agreed to be
 
 
 @dataclass(slots=True)
@@ -84,6 +85,13 @@ class LocalStore:
             self._values[key] = str(value).encode()
             return value
 
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a key that has the expected value, or none where "" is expected; its value now."""
+        with self._lock:
+            if self._values.get(key, b"").decode() == expected:
+                self._values[key] = desired.encode()
+            return self._values[key]
+
     def delete_key(self, key: str) -> bool:
         """Forget a key; whether it was there."""
         with self._lock:
@@ -141,14 +149,22 @@ class Exchange:
     # phases and transfers
 
     def wait_for_all(self, phase: str) -> None:
-        """Begin a phase: return when every rank has come to it. Transfers follow."""
+        """Begin a phase: return when every rank has come to it. Transfers follow.
+
+        All ranks go on or none does: a transfer that one leaves out would fail in the others.
+        """
         self._sequence += 1
         key = f"phase/{self._sequence}"
         with _retriable(phase):
             if self._store.add(f"{key}/ready", 1) == self.world_size:
-                self._store.set(f"{key}/go", phase)
-            wait_for(self._store, [f"{key}/go"], self._should_stop)
+                self._store.compare_set(f"{key}/go", "", phase)
+            try:
+                wait_for(self._store, [f"{key}/go"], self._should_stop)
+            except Interrupted:
+                self._store.compare_set(f"{key}/go", "", _STOPPED)
             agreed = self._store.get(f"{key}/go").decode()
+            if agreed == _STOPPED:
+                raise Interrupted("stopped on request, of this rank or of a peer")
             if self.rank == 0 and self._sequence > 1:
                 # everyone has passed the phase before this one
                 self._store.delete_key(f"phase/{self._sequence - 1}/ready")
@@ -243,9 +259,7 @@ class Exchange:
         dist.destroy_process_group()
 
 
-def wait_for(
-    store: Store, keys: list[str], should_stop: Callable[[], None]
-) -> None:
+def wait_for(store: Store, keys: list[str], should_stop: Callable[[], None]) -> None:
     """Wait for keys without limit; a stop request ends the wait.
 
     Asks again and again instead of a blocking wait, which would keep the connection from other

@@ -13,6 +13,7 @@ from quantfleet_api.errors import ExitCode
 from quantfleet_api.progress import Progress
 from quantfleet_worker.messages import RankJob, Ready, Rendezvous, start_rank
 
+STOPS = frozenset({ExitCode.INTERRUPTED, ExitCode.TERMINATED})
 LEAVE_SECONDS = 15.0
 """How long ranks may take to leave once one is lost; then they are killed."""
 
@@ -51,6 +52,7 @@ class Gang:
         self._members = [self._start(context, rank, attempt) for rank in range(ready.world_size)]
         self._deadline: float | None = None
         self._stop_code = 0
+        self._killed = False  # stopped twice
 
     def _start(self, context: ForkServerContext, rank: int, attempt: int) -> _Member:
         ours, theirs = context.Pipe()
@@ -75,6 +77,7 @@ class Gang:
     def ask_to_stop(self, code: int) -> None:
         """Let every rank commit what is finished and leave with `code`; the second time, kill."""
         if self._stop_code:
+            self._killed = True
             for member in self._members:
                 member.process.kill()
         self._stop_code = code
@@ -138,7 +141,7 @@ class Gang:
         member.code = member.process.exitcode
         assert member.code is not None
         member.order = min(member.order, monotonic())
-        if member.code != 0 and not self._stop_code:
+        if member.code != 0 and not (self._stop_code and member.code in STOPS):
             why = member.cause or _death(member.code)
             self._tell_all({"kind": "lost", "rank": member.rank, "why": why}, but=member)
             if self._deadline is None:
@@ -156,10 +159,12 @@ class Gang:
         failed = [member for member in self._members if member.code != 0]
         if not failed:
             return GangResult(code=0)
+        if self._killed:
+            return GangResult(code=self._stop_code, cause="killed on request")
+        if self._stop_code and all(member.code in STOPS for member in failed):
+            return GangResult(code=self._stop_code, cause="stopped on request")
         root = min(failed, key=_blame)
         code = root.code or 0
-        if self._stop_code and all(member.code == self._stop_code for member in failed):
-            return GangResult(code=self._stop_code, cause="stopped on request")
         place = "" if root.state is None else f", {_place(root.state)}"
         why = root.cause or _death(code)
         # a rank that was killed is lost, not wrong: another attempt may have better luck

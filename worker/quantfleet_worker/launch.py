@@ -8,15 +8,23 @@ noise that it makes in the other ranks.
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from quantfleet_api.errors import ExitCode, InvalidInput, OutputUnwritable, QuantFleetError
+from quantfleet_api.errors import (
+    ExitCode,
+    Interrupted,
+    InvalidInput,
+    OutputUnwritable,
+    QuantFleetError,
+)
 from quantfleet_api.progress import Progress
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_worker import published
@@ -72,18 +80,19 @@ def run_job(
     started = monotonic()
     context = fork_server()
     try:
-        on_progress(Progress(rank=0, world_size=1, stage="Planning"))
-        ready = _plan(context, job, volumes, workers)  # 1
-        for warning in ready.warnings:
-            on_log(f"warning: {warning}")
-        done = _finished_before(ready, job)  # 2
-        if done is not None:
-            return done
-        with locked(ready.output):  # 3
-            _check_place(ready, job)
-            result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
-            if result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET):
-                remove_work(ready.output)
+        with StopSignals(_stop_before_work):
+            on_progress(Progress(rank=0, world_size=1, stage="Planning"))
+            ready = _plan(context, job, volumes, workers)  # 1
+            for warning in ready.warnings:
+                on_log(f"warning: {warning}")
+            done = _finished_before(ready, job)  # 2
+            if done is not None:
+                return done
+            with locked(ready.output):  # 3
+                _check_place(ready, job)
+                result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
+                if result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET):
+                    remove_work(ready.output)
         return _outcome(ready, result, monotonic() - started)
     except QuantFleetError as error:
         return Outcome(exit_code=error.exit_code, cause=str(error))
@@ -104,7 +113,7 @@ def _plan(
 ) -> Ready:
     ours, theirs = context.Pipe(duplex=False)
     text = job.model_dump_json(by_alias=True)
-    with single_threaded_environment():
+    with single_threaded_environment(), ctrl_c_is_ours():
         process = context.Process(
             target=start_planner, args=(theirs, text, dict(volumes), workers), daemon=True
         )
@@ -112,6 +121,9 @@ def _plan(
     theirs.close()
     try:
         answer = ours.recv()
+    except Interrupted:
+        process.kill()
+        raise
     except EOFError:
         process.join()
         raise RuntimeError(f"the planning process ended with code {process.exitcode}") from None
@@ -136,6 +148,28 @@ def single_threaded_environment() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def ctrl_c_is_ours() -> Iterator[None]:
+    """For the start of the fork server: a terminal tells every process, but only this one decides.
+
+    The server and all that it forks inherit that SIGINT is blocked; here it waits for the end of
+    the block.
+    """
+    resource_tracker.ensure_running()  # which would be started here, and unblock it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stop_before_work(code: int) -> None:
+    """Raised out of a signal handler: no rank is at work, so there is nothing to commit."""
+    stop = Interrupted("stopped on request")
+    stop.exit_code = ExitCode(code)
+    raise stop
 
 
 def _finished_before(ready: Ready, job: QuantizationJob) -> Outcome | None:

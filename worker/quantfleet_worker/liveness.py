@@ -15,7 +15,7 @@ from quantfleet_worker.messages import Rendezvous
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 0.5
 LOST_AFTER_SECONDS = 7.0
 
 
@@ -36,13 +36,16 @@ class Liveness:
         self._store = open_store(
             rendezvous, port=port, timeout=timedelta(seconds=LOST_AFTER_SECONDS)
         )
+        self._answered = monotonic()
         self._thread = threading.Thread(target=self._watch, name="liveness", daemon=True)
         self._thread.start()
+        # a store whose process is frozen takes questions and never answers, without a time-out
+        threading.Thread(target=self._watch_store, name="store-liveness", daemon=True).start()
 
     def stop(self) -> None:
         """From here on nobody is missed by this rank; peers learn that it left on purpose."""
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(LOST_AFTER_SECONDS)  # a frozen store would keep it
 
     def _watch(self) -> None:
         seen: dict[int, tuple[bytes, float]] = {}
@@ -56,6 +59,7 @@ class Liveness:
                     logger.info("store does not answer: %s", str(error).splitlines()[0])
                     self._on_lost(0, "its store does not answer")
                 return
+            self._answered = monotonic()
             if verdict is not None:
                 self._on_lost(*verdict)
                 return
@@ -63,6 +67,12 @@ class Liveness:
             self._store.set(f"heartbeat/{self._rendezvous.rank}", "left")
         except RuntimeError:
             logger.info("store is gone before this rank left")
+
+    def _watch_store(self) -> None:
+        while not self._stopping.wait(HEARTBEAT_SECONDS):
+            if monotonic() - self._answered > LOST_AFTER_SECONDS:
+                self._on_lost(0, "its store does not answer")
+                return
 
     def _beat(self, count: int, seen: dict[int, tuple[bytes, float]]) -> tuple[int, str] | None:
         """One round: tell, look, and return (rank, why) when somebody is lost."""
