@@ -42,24 +42,30 @@ def test_dynamic_is_near_float(ratio: Callable[[str], float]) -> None:
 
 
 def test_gptq_is_better_than_rounding(ratio: Callable[[str], float]) -> None:
-    assert ratio("w4a16-g64-sym-gptq/Quantized") <= 1.28
-    assert ratio("w4a16-g64-sym-gptq/Quantized") < ratio("w4a16-g64-sym")
+    """Symmetric GPTQ without activation order is that of the paper and measured as such: see the
+    document for why it is not nearer to float on this model."""
+    for kind, limit in (("sym", 1.35), ("asym", 1.28)):
+        found = ratio(f"w4a16-g64-{kind}-gptq/Quantized")
+        assert found <= limit
+        assert found < ratio(f"w4a16-g64-{kind}")
 
 
 def test_activation_order_makes_gptq_better(ratio: Callable[[str], float]) -> None:
     ordered = ratio("w4a16-g64-sym-gptq-order/Quantized")
+    assert ordered <= 1.28
     assert ordered < ratio("w4a16-g64-sym-gptq/Quantized")
 
 
 def test_smoothing_makes_static_ranges_better(ratio: Callable[[str], float]) -> None:
     for observer in ("minmax", "mse"):
-        smoothed = ratio(f"smooth0.5-w8a8-asym-{observer}/Quantized")
-        assert smoothed < ratio(f"w8a8-asym-{observer}/Quantized")
+        smoothed = ratio(f"smooth0.5-w8a8-asym-{observer}/Float")
+        assert smoothed < ratio(f"w8a8-asym-{observer}/Float")
 
 
 def test_mse_ranges_are_better_than_minmax(ratio: Callable[[str], float]) -> None:
-    assert ratio("w8a8-asym-mse/Quantized") < ratio("w8a8-asym-minmax/Quantized")
+    assert ratio("w8a8-asym-mse/Float") < ratio("w8a8-asym-minmax/Float")
 
 
 def test_best_static_recipe(ratio: Callable[[str], float]) -> None:
-    assert ratio("smooth0.5-w8a8-asym-mse/Quantized") <= 1.5
+    """That of the demo."""
+    assert ratio("smooth0.8-w8a8-asym-mse/Float") <= 1.03
