@@ -20,6 +20,7 @@ from typing import Any
 
 from quantfleet_api.errors import (
     ExitCode,
+    GateNotMet,
     Interrupted,
     InvalidInput,
     OutputUnwritable,
@@ -83,11 +84,12 @@ def run_job(
         with StopSignals(_stop_before_work):
             on_progress(Progress(rank=0, world_size=1, stage="Planning"))
             ready = _plan(context, job, volumes, workers)  # 1
-            for warning in ready.warnings:
-                on_log(f"warning: {warning}")
+            for line in (*ready.warnings, *ready.notes):
+                on_log(f"warning: {line}")
             done = _finished_before(ready, job)  # 2
             if done is not None:
                 return done
+            _refuse_warnings(ready, job)
             with locked(ready.output):  # 3
                 _check_place(ready, job)
                 result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
@@ -96,6 +98,12 @@ def run_job(
         return _outcome(ready, result, monotonic() - started)
     except QuantFleetError as error:
         return Outcome(exit_code=error.exit_code, cause=str(error))
+
+
+def _refuse_warnings(ready: Ready, job: QuantizationJob) -> None:
+    """Under `warnings: Fail`, what planning warns of costs no work."""
+    if job.spec.recipe.warnings == "Fail" and ready.warnings:
+        raise GateNotMet(f"spec.recipe.warnings is Fail and there is one: {ready.warnings[0]}")
 
 
 def fork_server() -> ForkServerContext:

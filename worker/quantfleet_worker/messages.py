@@ -45,7 +45,8 @@ class Ready:
     world_size: int
     threads: int
     num_layers: int
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # what will not be as asked for (law L11)
+    notes: tuple[str, ...]  # worth knowing, but without influence on the result
 
 
 def start_planner(connection: Connection, *arguments: Any) -> None:

@@ -63,7 +63,8 @@ def plan_and_check(
         world_size=world_size,
         threads=threads,
         num_layers=len(planned.plan.layers),
-        warnings=(*planned.warnings, *notes),
+        warnings=planned.warnings,
+        notes=notes,
     )
 
 

@@ -5,6 +5,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -136,5 +137,15 @@ def report_path(target: Path) -> Path:
 def write(engine: Engine, content: Mapping[str, Any], target: Path) -> None:
     """Leave the report and its readable summary beside the output."""
     path = report_path(target)
-    engine.folder.write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+    text = json.dumps(_strict(content), indent=1, allow_nan=False)
+    engine.folder.write_bytes(path, (text + "\n").encode())
     engine.folder.write_bytes(path.with_suffix(".md"), summary_text(content).encode())
+
+
+def _strict(value: Any) -> Any:
+    """The same without numbers that JSON does not have: a broken model's perplexity is null."""
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
