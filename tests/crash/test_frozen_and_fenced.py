@@ -21,8 +21,8 @@ LEAVE_SECONDS = 10.0
     [
         Order(1, "solve:task", 6, "freeze"),
         Order(0, "pass2", 7, "freeze"),
-        Order(1, "transfer:all_to_all", 4, "freeze"),
-        Order(0, "journal:half", 3, "freeze"),
+        pytest.param(Order(1, "transfer:all_to_all", 4, "freeze"), marks=pytest.mark.soak),
+        pytest.param(Order(0, "journal:half", 3, "freeze"), marks=pytest.mark.soak),
     ],
     ids=lambda order: f"{order.rank}-{order.event}",
 )
@@ -62,11 +62,11 @@ def test_ranks_leave_when_the_launcher_is_killed(bench: Bench, command: Command)
 @pytest.mark.parametrize(
     ("recipe", "event", "count"),
     [
-        ("static", "solve:task", 6),
+        pytest.param("static", "solve:task", 6, marks=pytest.mark.soak),
         ("gptq", "journal:half", 4),
-        ("every-3", "layer:half", 60),
+        pytest.param("every-3", "layer:half", 60, marks=pytest.mark.soak),
         ("replace", "publish:after-rename", 1),
-        ("replace", "publish:after-rename", 2),
+        pytest.param("replace", "publish:after-rename", 2, marks=pytest.mark.soak),
     ],
 )
 def test_run_goes_on_after_all_died_at_once(
@@ -98,24 +98,34 @@ def test_run_goes_on_where_a_rejected_result_was_moved_away(bench: Bench) -> Non
     assert set(bench.leftovers()) == names
 
 
+FROZEN_AT = [
+    ("solve:task", 6),
+    ("layer:half", 40),
+    ("layer:before-rename", 3),
+    ("carry:after-rename", 6),
+    ("journal:half", 3),
+    ("journal:before-rename", 4),
+    ("report:before-rename", 1),
+    ("publish:before-rename", 1),
+    ("publish:after-rename", 1),
+    ("removal:half", 1),
+]
+
+
 @pytest.mark.parametrize(
-    ("event", "count"),
+    ("successor", "event", "count"),
     [
-        ("solve:task", 6),
-        ("layer:half", 40),
-        ("layer:before-rename", 3),
-        ("carry:after-rename", 6),
-        ("journal:half", 3),
-        ("journal:before-rename", 4),
-        ("report:before-rename", 1),
-        ("publish:before-rename", 1),
-        ("publish:after-rename", 1),
-        ("removal:half", 1),
+        ("finished", "layer:before-rename", 3),
+        ("began", "journal:before-rename", 4),
+        *(
+            pytest.param(successor, *place, marks=pytest.mark.soak)
+            for successor in ("finished", "began")
+            for place in FROZEN_AT
+        ),
     ],
 )
-@pytest.mark.parametrize("successor", ["finished", "began"])
 def test_attempt_that_was_followed_changes_nothing_more(
-    bench: Bench, command: Command, event: str, count: int, successor: str
+    bench: Bench, command: Command, successor: str, event: str, count: int
 ) -> None:
     process = command.start("static", 2, Order(0, event, count, "freeze"))
     frozen = command.wait_for_hit()

@@ -22,45 +22,49 @@ TRY_AGAIN = 75
 CHOSEN: list[tuple[str, int, int, Order]] = [
     # inside a file, and around its rename
     ("static", 2, 3, Order(1, "layer:half", 40)),
-    ("static", 2, 1, Order(0, "layer:written", 3)),
     ("gptq", 2, 1, Order(0, "layer:before-rename", 2)),
-    ("ascend-first", 2, 3, Order(1, "layer:after-rename", 4)),
     ("ascend-first", 2, 1, Order(0, "sidecar:half", 4)),
     ("static", 3, 2, Order(2, "carry:half", 5)),
-    ("every-3", 2, 3, Order(0, "carry:after-rename", 2)),
     # between the files and the journal, and in it
-    ("static", 2, 3, Order(0, "journal:begin", 4)),
-    ("gptq", 2, 3, Order(0, "journal:half", 3)),
     ("float", 2, 1, Order(0, "journal:before-rename", 5)),
     ("every-3", 2, 1, Order(0, "journal:after-rename", 6)),
     ("no-data", 2, 1, Order(0, "journal:half", 4)),
-    ("static", 2, 1, Order(0, "journal:before-rename", 1)),
     # on the way through a layer
     ("static", 2, 1, Order(1, "begin")),
     ("static", 3, 1, Order(1, "pass1", 8)),
     ("every-3", 3, 2, Order(0, "pass2", 9)),
-    ("float", 2, 3, Order(1, "pass1", 18)),
-    ("static", 3, 2, Order(2, "phase:partials", 3)),
-    ("gptq", 2, 3, Order(1, "go:partials", 2)),
     ("static", 3, 1, Order(0, "transfer:all_to_all", 5)),
     ("gptq", 3, 2, Order(1, "sent:publish", 4)),
     ("gptq", 2, 1, Order(1, "solve:task", 9)),
-    ("ascend-first", 2, 3, Order(0, "solved:task", 12)),
-    ("no-data", 2, 3, Order(1, "solve:task", 6)),
     # when all is solved
     ("static", 2, 3, Order(1, "verify:file", 2)),
-    ("static", 2, 1, Order(1, "evaluate", 3)),
-    ("static", 2, 1, Order(0, "config:half", 1)),
     ("static", 2, 3, Order(0, "manifest:before-rename", 1)),
     ("static", 2, 1, Order(0, "report:half", 1)),
-    ("static", 2, 3, Order(0, "report:after-rename", 1)),
-    ("static", 2, 1, Order(0, "publish:before-rename", 1)),
     ("static", 2, 1, Order(0, "publish:after-rename", 1)),
-    ("static", 2, 3, Order(0, "removal:begin", 1)),
     ("static", 2, 1, Order(0, "removal:half", 1)),
     # all ranks at once
     ("static", 3, 2, Order(1, "solved:task", 7, "kill-ranks")),
     ("float", 2, 1, Order(0, "journal:half", 4, "kill-ranks")),
+]
+
+# as above, for the soak
+MORE: list[tuple[str, int, int, Order]] = [
+    ("static", 2, 1, Order(0, "layer:written", 3)),
+    ("ascend-first", 2, 3, Order(1, "layer:after-rename", 4)),
+    ("every-3", 2, 3, Order(0, "carry:after-rename", 2)),
+    ("static", 2, 3, Order(0, "journal:begin", 4)),
+    ("gptq", 2, 3, Order(0, "journal:half", 3)),
+    ("static", 2, 1, Order(0, "journal:before-rename", 1)),
+    ("static", 3, 2, Order(2, "phase:partials", 3)),
+    ("gptq", 2, 3, Order(1, "go:partials", 2)),
+    ("ascend-first", 2, 3, Order(0, "solved:task", 12)),
+    ("no-data", 2, 3, Order(1, "solve:task", 6)),
+    ("static", 2, 1, Order(1, "evaluate", 3)),
+    ("static", 2, 1, Order(0, "config:half", 1)),
+    ("static", 2, 3, Order(0, "report:after-rename", 1)),
+    ("static", 2, 1, Order(0, "publish:before-rename", 1)),
+    ("static", 2, 3, Order(0, "removal:begin", 1)),
+    ("float", 2, 3, Order(1, "pass1", 18)),
 ]
 
 
@@ -69,7 +73,13 @@ def _name(case: tuple[str, int, int, Order]) -> str:
     return f"{recipe}-{before}to{after}-{order.action}{order.rank}-{order.event}-{order.count}"
 
 
-@pytest.mark.parametrize("case", CHOSEN, ids=_name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, id=_name(case)) for case in CHOSEN),
+        *(pytest.param(case, id=_name(case), marks=pytest.mark.soak) for case in MORE),
+    ],
+)
 def test_run_goes_on_after_a_rank_died(
     bench: Bench, undisturbed: Undisturbed, case: tuple[str, int, int, Order]
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -240,12 +241,30 @@ class Command:
 
     def wait_for_hit(self) -> Event:
         """Where the order was carried out; the command must not end before."""
+        self._wait_until(lambda: crash_points.read_hit(self._bench.orders) is not None)
+        hit = crash_points.read_hit(self._bench.orders)
+        assert hit is not None
+        return hit
+
+    def wait_for(self, event: str, *, ranks: set[int], count: int = 1) -> None:
+        """Until each of the ranks has passed by so often."""
+        self._wait_until(
+            lambda: all(
+                sum(e.rank == rank and e.name == event for e in self.events()) >= count
+                for rank in ranks
+            )
+        )
+
+    def wait_for_output(self, text: str) -> None:
+        """Until the command has printed it, in capitals or not."""
+        self._wait_until(lambda: text in self.stdout.read_text().lower())
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
         assert self.process is not None
         pause = threading.Event()
-        while (hit := crash_points.read_hit(self._bench.orders)) is None:
+        while not condition():
             assert self.process.poll() is None, self.stderr.read_text()
             pause.wait(0.02)
-        return hit
 
     def let_go(self) -> None:
         """What was held goes on."""

@@ -21,6 +21,7 @@ from time import monotonic
 from typing import Any, BinaryIO, Literal
 
 FOLDER_VARIABLE = "QF_TEST_CRASH_POINTS"
+TOLD_TO_STOP = "told to stop"
 ORDER, EVENTS, HIT = "order.json", "events.txt", "hit.json"
 
 Action = Literal["kill", "kill-ranks", "kill-group", "freeze", "hold"]
@@ -117,7 +118,9 @@ class _Self:
             self.count += 1
             if self.count != order.count:
                 return
-            (self.folder / HIT).write_text(json.dumps(asdict(event)))
+            whole = self.folder / f"{HIT}.part"
+            whole.write_text(json.dumps(asdict(event)))
+            whole.replace(self.folder / HIT)
         _carry_out(order.action, self.folder)
 
 
@@ -272,13 +275,28 @@ def _wrap_work() -> None:
     Blocks.run = watched_run  # type: ignore[method-assign]
 
 
+class _Line:
+    """A rank's line to its launcher; says when a request to stop has been taken in."""
+
+    def __init__(self, connection: Any) -> None:
+        self.send = connection.send
+        self._connection, self._stop = connection, False
+
+    def recv(self) -> Any:
+        if self._stop:
+            me.reach(TOLD_TO_STOP)
+        message = self._connection.recv()
+        self._stop = message["kind"] == "stop"
+        return message
+
+
 def _begin_with(rank: Any) -> None:
     rank_main: Callable[..., None] = rank.rank_main
 
     def begin(connection: Any, job: Any) -> None:
         me.begin(job.rendezvous.rank, job.attempt)
         me.reach("begin")
-        rank_main(connection, job)
+        rank_main(_Line(connection), job)
 
     rank.rank_main = begin
 

@@ -167,9 +167,9 @@ class Gang:
         code = root.code or 0
         place = "" if root.state is None else f", {_place(root.state)}"
         why = root.cause or _death(code)
-        # a rank that was killed is lost, not wrong: another attempt may have better luck
+        # a rank that was killed, or whose fork server was, is lost, not wrong
         return GangResult(
-            code=int(ExitCode.TRY_AGAIN) if code < 0 else code,
+            code=code if code in list(ExitCode) else int(ExitCode.TRY_AGAIN),
             cause=f"rank {root.rank}{place}: {why}",
         )
 

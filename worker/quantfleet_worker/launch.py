@@ -121,7 +121,7 @@ def _plan(
 ) -> Ready:
     ours, theirs = context.Pipe(duplex=False)
     text = job.model_dump_json(by_alias=True)
-    with single_threaded_environment(), ctrl_c_is_ours():
+    with single_threaded_environment(), stops_are_ours():
         process = context.Process(
             target=start_planner, args=(theirs, text, dict(volumes), workers), daemon=True
         )
@@ -129,12 +129,12 @@ def _plan(
     theirs.close()
     try:
         answer = ours.recv()
-    except Interrupted:
-        process.kill()
-        raise
     except EOFError:
         process.join()
         raise RuntimeError(f"the planning process ended with code {process.exitcode}") from None
+    except BaseException:
+        process.kill()
+        raise
     process.join()
     if isinstance(answer, QuantFleetError):
         raise answer
@@ -159,14 +159,14 @@ def single_threaded_environment() -> Iterator[None]:
 
 
 @contextmanager
-def ctrl_c_is_ours() -> Iterator[None]:
-    """For the start of the fork server: a terminal tells every process, but only this one decides.
+def stops_are_ours() -> Iterator[None]:
+    """For the start of the fork server: a whole group may be told, but only this process decides.
 
-    The server and all that it forks inherit that SIGINT is blocked; here it waits for the end of
-    the block.
+    The server and all that it forks inherit that SIGINT and SIGTERM are blocked; here they wait
+    for the end of the block.
     """
-    resource_tracker.ensure_running()  # which would be started here, and unblock it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    resource_tracker.ensure_running()  # which would be started here, and unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
     finally:

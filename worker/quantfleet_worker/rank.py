@@ -28,6 +28,7 @@ def rank_main(connection: Connection, job: RankJob) -> None:
     # Ctrl-C reaches the whole process group: the launcher decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: _ask_to_stop(control, ExitCode.TERMINATED))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     threading.Thread(target=control.listen, name="lifeline", daemon=True).start()
     code, cause = _outcome(lambda: run_rank(job, control), control)
     control.send("end", code=code, cause=cause, lost=None)
