@@ -139,6 +139,28 @@ class Bench:
             hit=crash_points.read_hit(self.orders),
         )
 
+    def run_with(self, recipe: str, workers: int, order: Order, act: Callable[[], None]) -> Run:
+        """As `run`, for an order that holds a rank: `act` while it is held, then let it go."""
+
+        def wait_and_act() -> None:
+            pause = threading.Event()
+            while not ended.is_set():
+                if crash_points.read_hit(self.orders) is not None:
+                    act()
+                    (self.orders / "go").touch()
+                    return
+                pause.wait(0.01)
+
+        ended = threading.Event()
+        thread = threading.Thread(target=wait_and_act)
+        crash_points.give_order(self.orders, None)
+        thread.start()
+        try:
+            return self.run(recipe, workers, order)
+        finally:
+            ended.set()
+            thread.join()
+
     def leftovers(self) -> list[str]:
         """What lies beside output, report and summary; nothing after success."""
         expected = {"result", "result.report.json", "result.report.md"}
