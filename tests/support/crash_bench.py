@@ -64,6 +64,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "recipe": {"scheme": "W8A8Dynamic", "transforms": []},
     },
     "replace": {"output": {"overwritePolicy": "Replace"}},
+    "other-alpha": {"recipe": {"transforms": [{"smoothQuant": {"alpha": "0.75"}}]}},
     "rejected": {"evaluation": {"maxPerplexityRatio": "0.01"}},
 }
 """What differs from BASE."""
@@ -138,6 +139,10 @@ class Bench:
             events=crash_points.read_events(self.orders),
             hit=crash_points.read_hit(self.orders),
         )
+
+    def second_run(self, recipe: str, workers: int) -> Outcome:
+        """A run beside another, whose orders and events stay."""
+        return run_job(job_of(recipe), volumes=self.volumes, workers=workers)
 
     def run_with(self, recipe: str, workers: int, order: Order, act: Callable[[], None]) -> Run:
         """As `run`, for an order that holds a rank: `act` while it is held, then let it go."""
