@@ -202,8 +202,12 @@ def _inverse_factor(H_II: Tensor, diagonal: Tensor) -> Tensor | None:
     flipped = H_II.flip(0, 1)
     flipped.diagonal().copy_(diagonal.flip(0))
     L_II, info = torch.linalg.cholesky_ex(flipped)
+    del flipped  # each of these has the size of H
     if int(info) != 0 or not bool(torch.isfinite(L_II.diagonal()).all()):
         return None
     identity = torch.eye(L_II.shape[0], dtype=L_II.dtype, device=L_II.device)
-    U_II = torch.linalg.solve_triangular(L_II, identity, upper=False).flip(0, 1)
-    return U_II if bool(torch.isfinite(U_II).all()) else None
+    inverse_II = torch.linalg.solve_triangular(L_II, identity, upper=False)
+    del L_II, identity
+    if not bool(torch.isfinite(torch.stack(torch.aminmax(inverse_II))).all()):
+        return None
+    return inverse_II.flip(0, 1)
