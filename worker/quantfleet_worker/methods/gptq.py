@@ -206,7 +206,7 @@ def _inverse_factor(H_II: Tensor, diagonal: Tensor) -> Tensor | None:
     if int(info) != 0 or not bool(torch.isfinite(L_II.diagonal()).all()):
         return None
     identity = torch.eye(L_II.shape[0], dtype=L_II.dtype, device=L_II.device)
-    inverse_II = torch.linalg.solve_triangular(L_II, identity, upper=False)
+    inverse_II: Tensor = torch.linalg.solve_triangular(L_II, identity, upper=False)
     del L_II, identity
     if not bool(torch.isfinite(torch.stack(torch.aminmax(inverse_II))).all()):
         return None
