@@ -55,7 +55,7 @@ soak: demo-data  ## the long lists in full (hours)
 	$(PYTEST) -m soak --timeout 3600
 
 bench: demo-data  ## speed and memory, a JSON line a figure
-	$(VENV)/bin/python -m benchmarks --demo $(DEMO)
+	PYTHONPATH=scripts $(VENV)/bin/python -m benchmarks --demo $(DEMO)
 
 clean:  ## remove what was built, but not the fetched model and text
 	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
