@@ -8,8 +8,15 @@ from quantfleet_api.loading import load_job, resolve_volume
 from quantfleet_api.spec import QuantizationJob
 
 
-def read_arguments(path: Path, volumes: Sequence[str]) -> tuple[QuantizationJob, dict[str, Path]]:
+MOST_WORKERS = 10_000
+
+
+def read_arguments(
+    path: Path, volumes: Sequence[str], *, workers: int | None = None
+) -> tuple[QuantizationJob, dict[str, Path]]:
     """The job in `path`, and the absolute folder of every claim given as CLAIM=DIR."""
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise InvalidInput("--workers", workers, f"must be from 1 to {MOST_WORKERS}")
     folders = parse_volumes(volumes)
     job = load_job(path)
     spec = job.spec

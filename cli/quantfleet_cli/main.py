@@ -40,9 +40,7 @@ class LogLevel(StrEnum):
 
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="The manifest, a YAML file.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, max=10_000, metavar="N", help="Ranks to start.")
-]
+Workers = Annotated[int | None, typer.Option(metavar="N", help="Ranks to start.")]
 Volumes = Annotated[
     list[str] | None,
     typer.Option(
@@ -68,7 +66,7 @@ def run(
         _set_log_level(log_level)
         from quantfleet_cli.arguments import read_arguments
 
-        manifest, volumes = read_arguments(job, volume or [])
+        manifest, volumes = read_arguments(job, volume or [], workers=workers)
         from quantfleet_cli.running import run_and_show
 
         raise typer.Exit(
@@ -87,7 +85,7 @@ def plan(
     with failures_as_exit_codes():
         from quantfleet_cli.arguments import read_arguments
 
-        manifest, volumes = read_arguments(job, volume or [])
+        manifest, volumes = read_arguments(job, volume or [], workers=workers)
         from quantfleet_cli.tables import plain_console, show_tree
         from quantfleet_worker.describe import describe
 

@@ -45,7 +45,7 @@ def verify_folder(path):
     raise AssertionError("not called")
 
 {body}
-for name in ("launch", "planning", "verify"):
+for name in ("launch", "describe", "verify"):
     module = types.ModuleType("quantfleet_worker." + name)
     module.Outcome, module.run_job = Outcome, run_job
     module.describe, module.verify_folder = describe, verify_folder

@@ -65,7 +65,7 @@ def test_wrong_manifest_is_one_line_and_64(quantfleet: Command, arguments: list[
 
 
 @pytest.mark.parametrize(
-    "typed", ["run", "walk", "run job.yaml --wrokers 2", "run job.yaml --workers 0"]
+    "typed", ["run", "walk", "run job.yaml --wrokers 2", "run job.yaml --workers two"]
 )
 def test_wrong_usage_is_64(quantfleet: Command, typed: str) -> None:
     done = quantfleet(*typed.split())
