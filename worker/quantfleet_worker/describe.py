@@ -11,7 +11,7 @@ from typing import Any
 from quantfleet_api.errors import QuantFleetError
 from quantfleet_api.plan import LayerPlan, Plan
 from quantfleet_api.spec import QuantizationJob, resolve
-from quantfleet_worker import device
+from quantfleet_worker import available_memory, device
 from quantfleet_worker.disk import DiskItem
 from quantfleet_worker.formats.safetensors_file import file_size
 from quantfleet_worker.layer_tables import Row, layer_rows, site_rows
@@ -20,6 +20,7 @@ from quantfleet_worker.places import resolve_places
 from quantfleet_worker.planning import Planned, finish_plan
 from quantfleet_worker.preflight import (
     already_published,
+    check_processes,
     choose_checkpoint_distance,
     choose_world_size,
     disk_items,
@@ -60,6 +61,7 @@ def _parts(
     yield {"planDigest": planned.plan.digest, "warnings": list(planned.warnings)}
     yield {"data": _data(planned)}
     world_size = choose_world_size(planned, workers=workers)
+    check_processes(world_size, available_bytes=available_memory.available_bytes())
     layout = make_layout(planned.plan, world_size)
     yield {
         "ranks": world_size,

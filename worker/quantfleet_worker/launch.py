@@ -92,8 +92,9 @@ def run_job(
             _refuse_warnings(ready, job)
             with locked(ready.output):  # 3
                 _check_place(ready, job)
+                is_first = latest_attempt(ready.output) is None
                 result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
-                if result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET):
+                if _is_over(result, is_first=is_first):
                     remove_work(ready.output)
         return _outcome(ready, result, monotonic() - started)
     except QuantFleetError as error:
@@ -206,6 +207,17 @@ def _check_place(ready: Ready, job: QuantizationJob) -> None:
         raise InvalidInput(
             "spec.output", str(ready.output), "must not exist (or set overwritePolicy: Replace)"
         )
+
+
+def _is_over(result: GangResult, *, is_first: bool) -> bool:
+    """Whether nobody will go on from the work folder.
+
+    What cannot be used (a weight that is not finite) leaves nothing behind, but work that was
+    there before stays: it was good until somebody changed the input.
+    """
+    if result.code == ExitCode.INVALID_INPUT:
+        return is_first
+    return result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET)
 
 
 def _remove_rest(output: Path) -> None:

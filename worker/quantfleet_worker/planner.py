@@ -18,6 +18,7 @@ from quantfleet_worker.handover import packed_tokens
 from quantfleet_worker.messages import Ready
 from quantfleet_worker.planning import Planned, make_plan
 from quantfleet_worker.preflight import (
+    check_processes,
     default_world_size,
     preflight,
     usable_cores,
@@ -46,6 +47,7 @@ def plan_and_check(
     configure_numerics(threads)
     planned = make_plan(job, volumes=volumes)
     world_size = choose_world_size(planned, workers=workers)
+    check_processes(world_size, available_bytes=available_memory.available_bytes())
     notes = preflight(planned, world_size=world_size, local_world_size=world_size)
     return Ready(
         plan=planned.plan.model_dump_json(),

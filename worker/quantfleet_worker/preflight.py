@@ -169,12 +169,18 @@ def check_disk(output: Path, items: Iterable[DiskItem]) -> None:
 def check_memory(items: Sequence[MemoryItem], ranks: int, *, available_bytes: int | None) -> None:
     """Memory for the ranks of this machine; where the system does not tell, nothing is refused."""
     needed = ranks * (total_bytes(tuple(items)) + PROCESS_BYTES)
+    process = [MemoryItem(name="process", num_bytes=PROCESS_BYTES)]
     if available_bytes is not None and needed > available_bytes:
         rule = (
             f"must need at most the {shown_bytes(available_bytes)} of memory that are free, not "
-            f"{shown_bytes(needed)}: each rank {shown_bytes(PROCESS_BYTES)} and {_shown(items)}"
+            f"{shown_bytes(needed)}: each rank {_shown([*process, *items])}"
         )
         raise InvalidInput("spec.workers", f"{ranks} ranks on this machine", rule)
+
+
+def check_processes(ranks: int, *, available_bytes: int | None) -> None:
+    """Whether so many processes fit at all: asked before anything is laid out for them."""
+    check_memory((), ranks, available_bytes=available_bytes)
 
 
 def oversubscription(threads: int, ranks: int, *, cores: int) -> tuple[str, ...]:
