@@ -68,6 +68,7 @@ def cut_model(demo: Path, layers: int) -> Path:
     if not cut.is_dir():
         from smollm2_checkpoint import cut_checkpoint
 
+        cut.mkdir()
         cut_checkpoint(whole, cut, layers=layers)
     return cut
 
