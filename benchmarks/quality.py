@@ -47,7 +47,7 @@ def cases() -> Iterator[Case]:
     for symmetric in (True, False):
         weights = rounded | {"groupSize": 64, "symmetric": symmetric}
         kind = "sym" if symmetric else "asym"
-        yield Case(name=f"w4a16-g64-{kind}", recipe=_recipe("W4A16", weights), core=symmetric)
+        yield Case(name=f"w4a16-g64-{kind}", recipe=_recipe("W4A16", weights), core=True)
     for name, recipe, core in _observing():
         for propagation in PROPAGATIONS:
             yield Case(
@@ -62,7 +62,7 @@ def _observing() -> Iterator[tuple[str, dict[str, Any], bool]]:
         for symmetric in (True, False):
             weights = _gptq(64, ordered) | {"symmetric": symmetric}
             name = f"w4a16-g64-{'sym' if symmetric else 'asym'}-gptq{'-order' if ordered else ''}"
-            yield name, _recipe("W4A16", weights), symmetric
+            yield name, _recipe("W4A16", weights), True
     observers = ("MinMax", "99.99", "99.9", "MSE")
     for alpha, kind, observed in (
         (None, "asym", observers),

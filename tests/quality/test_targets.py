@@ -41,19 +41,23 @@ def test_dynamic_is_near_float(ratio: Callable[[str], float]) -> None:
     assert ratio("w8a8-dynamic") <= 1.035
 
 
-def test_gptq_is_better_than_rounding(ratio: Callable[[str], float]) -> None:
-    """Symmetric GPTQ without activation order is that of the paper and measured as such: see the
-    document for why it is not nearer to float on this model."""
-    for kind, limit in (("sym", 1.35), ("asym", 1.28)):
-        found = ratio(f"w4a16-g64-{kind}-gptq/Quantized")
-        assert found <= limit
-        assert found < ratio(f"w4a16-g64-{kind}")
+GPTQ_LIMITS = {"asym": 1.28, "sym": 1.35}
+"""Without activation order. Symmetric groups are further away on this model, for the reference
+implementation too: see docs/quality.md."""
 
 
-def test_activation_order_makes_gptq_better(ratio: Callable[[str], float]) -> None:
-    ordered = ratio("w4a16-g64-sym-gptq-order/Quantized")
+@pytest.mark.parametrize("kind", GPTQ_LIMITS)
+def test_gptq_is_better_than_rounding(ratio: Callable[[str], float], kind: str) -> None:
+    found = ratio(f"w4a16-g64-{kind}-gptq/Quantized")
+    assert found <= GPTQ_LIMITS[kind]
+    assert found < ratio(f"w4a16-g64-{kind}")
+
+
+@pytest.mark.parametrize("kind", GPTQ_LIMITS)
+def test_activation_order_makes_gptq_better(ratio: Callable[[str], float], kind: str) -> None:
+    ordered = ratio(f"w4a16-g64-{kind}-gptq-order/Quantized")
     assert ordered <= 1.28
-    assert ordered < ratio("w4a16-g64-sym-gptq/Quantized")
+    assert ordered < ratio(f"w4a16-g64-{kind}-gptq/Quantized")
 
 
 def test_smoothing_makes_static_ranges_better(ratio: Callable[[str], float]) -> None:
