@@ -7,7 +7,6 @@ from quantfleet_api.errors import InvalidInput
 from quantfleet_api.loading import load_job, resolve_volume
 from quantfleet_api.spec import QuantizationJob
 
-
 MOST_WORKERS = 10_000
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from quantfleet_worker.launch import Outcome, run_job
-
 from quantfleet_api.errors import ExitCode
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_cli.display import display_on
 from quantfleet_cli.failures import say
 from quantfleet_cli.tables import plain_console, show_report
+from quantfleet_worker.launch import Outcome, run_job
 
 
 def run_and_show(
