@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import crash_orders
 import crash_points
-from crash_bench import NUM_LAYERS, Bench, Command, Undisturbed
+from crash_bench import NUM_LAYERS, Bench, Undisturbed
+from crash_process import Command
 from quantfleet_worker import launch
 from quantfleet_worker.gang import Gang, GangResult
 from tiny_models import make_tiny_model, tiny_texts, write_jsonl
@@ -29,7 +31,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of orders; a fork server whose ranks know `crash_points`."""
     folder = tmp_path_factory.mktemp("orders")
     patch = pytest.MonkeyPatch()
-    patch.setenv(crash_points.FOLDER_VARIABLE, str(folder))
+    patch.setenv(crash_orders.FOLDER_VARIABLE, str(folder))
     # the fork server takes the path of its own start, not the one that pytest made
     patch.setenv("PYTHONPATH", str(Path(crash_points.__file__).parent), prepend=os.pathsep)
     patch.setattr(launch, "PRELOADED", [*launch.PRELOADED, "crash_points"])

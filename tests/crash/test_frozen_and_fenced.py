@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from crash_bench import Bench, Command, Undisturbed, digests
-from crash_points import Order
+from crash_bench import Bench, Undisturbed, digests
+from crash_orders import Order
+from crash_process import Command
 
 pytestmark = pytest.mark.distributed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crash_bench import NUM_LAYERS, Bench, Run, Undisturbed, digests
-from crash_points import Order
+from crash_orders import Order
 
 pytestmark = pytest.mark.distributed
 

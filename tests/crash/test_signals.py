@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from crash_bench import NUM_LAYERS, Bench, Command, Undisturbed, digests
-from crash_points import TOLD_TO_STOP, Order
+from crash_bench import NUM_LAYERS, Bench, Undisturbed, digests
+from crash_orders import TOLD_TO_STOP, Order
+from crash_process import Command
 
 pytestmark = pytest.mark.distributed
 

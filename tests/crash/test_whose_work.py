@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from crash_bench import NUM_LAYERS, Bench, Command, Undisturbed, digests
-from crash_points import Order
+from crash_bench import NUM_LAYERS, Bench, Undisturbed, digests
+from crash_orders import Order
+from crash_process import Command
 from quantfleet_api.errors import InvalidInput, TryAgain
 from quantfleet_worker.journal import Journal, read_journal, write_journal
 from quantfleet_worker.work_folder import (

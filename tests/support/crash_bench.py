@@ -2,10 +2,6 @@
 
 import copy
 import hashlib
-import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import crash_points
-from crash_points import Event, Order
+import crash_orders
+from crash_orders import Event, Order
 from quantfleet_api.loading import parse_job
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_worker.launch import Outcome, run_job
@@ -123,7 +119,7 @@ class Bench:
         on_progress: Any = lambda progress: None,
     ) -> Run:
         """Run a job in this process (the ranks are others), with at most one crash."""
-        crash_points.give_order(self.orders, order)
+        crash_orders.give_order(self.orders, order)
         self.gangs.clear()
         outcome = run_job(
             job_of(recipe),
@@ -136,8 +132,8 @@ class Bench:
             outcome=outcome,
             codes=self.gangs[-1] if self.gangs else {},
             ended=monotonic(),
-            events=crash_points.read_events(self.orders),
-            hit=crash_points.read_hit(self.orders),
+            events=crash_orders.read_events(self.orders),
+            hit=crash_orders.read_hit(self.orders),
         )
 
     def second_run(self, recipe: str, workers: int) -> Outcome:
@@ -150,15 +146,17 @@ class Bench:
         def wait_and_act() -> None:
             pause = threading.Event()
             while not ended.is_set():
-                if crash_points.read_hit(self.orders) is not None:
-                    act()
-                    (self.orders / "go").touch()
+                if crash_orders.read_hit(self.orders) is not None:
+                    try:
+                        act()
+                    finally:
+                        (self.orders / "go").touch()
                     return
                 pause.wait(0.01)
 
         ended = threading.Event()
         thread = threading.Thread(target=wait_and_act)
-        crash_points.give_order(self.orders, None)
+        crash_orders.give_order(self.orders, None)
         thread.start()
         try:
             return self.run(recipe, workers, order)
@@ -233,78 +231,3 @@ class Undisturbed:
         found = digests(bench.output)
         assert self._found.setdefault(recipe, found) == found, "the number of ranks changed bytes"
         self._events[recipe, workers] = run.events
-
-
-class Command:
-    """The real command as a process of its own, in a session of its own, that crashes to order."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.process: subprocess.Popen[str] | None = None
-        self.stdout, self.stderr = bench.root / "stdout.txt", bench.root / "stderr.txt"
-
-    def start(self, recipe: str, workers: int, order: Order | None) -> "subprocess.Popen[str]":
-        """Start `quantfleet run`."""
-        crash_points.give_order(self._bench.orders, order)
-        job = self._bench.root / "job.yaml"
-        job.write_text(json.dumps(manifest_of(recipe)))  # JSON is YAML, too
-        volumes = [f"{name}={path}" for name, path in self._bench.volumes.items()]
-        program = [sys.executable, "-m", "crash_command", "run", str(job)]
-        options = [part for volume in volumes for part in ("--volume", volume)]
-        with self.stdout.open("w") as stdout, self.stderr.open("w") as stderr:
-            self.process = subprocess.Popen(
-                [*program, *options, "--workers", str(workers)],
-                stdout=stdout,
-                stderr=stderr,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-            )
-        return self.process
-
-    def events(self) -> list[Event]:
-        """What the ranks passed by so far."""
-        return crash_points.read_events(self._bench.orders)
-
-    def wait_for_hit(self) -> Event:
-        """Where the order was carried out; the command must not end before."""
-        self._wait_until(lambda: crash_points.read_hit(self._bench.orders) is not None)
-        hit = crash_points.read_hit(self._bench.orders)
-        assert hit is not None
-        return hit
-
-    def wait_for(self, event: str, *, ranks: set[int], count: int = 1) -> None:
-        """Until each of the ranks has passed by so often."""
-        self._wait_until(
-            lambda: all(
-                sum(e.rank == rank and e.name == event for e in self.events()) >= count
-                for rank in ranks
-            )
-        )
-
-    def wait_for_output(self, text: str) -> None:
-        """Until the command has printed it, in capitals or not."""
-        self._wait_until(lambda: text in self.stdout.read_text().lower())
-
-    def _wait_until(self, condition: Callable[[], bool]) -> None:
-        assert self.process is not None
-        pause = threading.Event()
-        while not condition():
-            assert self.process.poll() is None, self.stderr.read_text()
-            pause.wait(0.02)
-
-    def let_go(self) -> None:
-        """What was held goes on."""
-        (self._bench.orders / "go").touch()
-
-    def close(self) -> None:
-        """Leave no process behind, whatever became of the test."""
-        if self.process is None:
-            return
-        self.process.kill()
-        self.process.wait()
-        for pid in {event.pid for event in self.events()}:
-            try:
-                os.kill(pid, 9)
-            except ProcessLookupError:
-                continue

@@ -1,9 +1,8 @@
 """Kills or freezes a rank at a chosen moment. For tests only; the engine knows nothing of it.
 
 The fork server of a test preloads this module (`launch.PRELOADED`), which wraps functions of the
-engine so that every rank says where it is. What shall happen is told by a file, see `Order`; what
-happened is told by two files, see `hits` and `events`. All lie in the folder that the environment
-variable names.
+engine so that every rank says where it is. What shall happen, and what happened, is in the files
+of `crash_orders`.
 """
 
 import functools
@@ -15,73 +14,22 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
-FOLDER_VARIABLE = "QF_TEST_CRASH_POINTS"
-TOLD_TO_STOP = "told to stop"
-ORDER, EVENTS, HIT = "order.json", "events.txt", "hit.json"
-
-Action = Literal["kill", "kill-ranks", "kill-group", "freeze", "hold"]
-
-
-@dataclass(frozen=True)
-class Order:
-    """At the `count`-th `event` ("*": any) of `rank`: `action`.
-
-    kill: SIGKILL to this rank. kill-ranks: to every rank. kill-group: to its process group, the
-    launcher too. freeze: SIGSTOP to this rank. hold: this thread goes on when the file `go` is
-    there.
-    """
-
-    rank: int
-    event: str
-    count: int = 1
-    action: Action = "kill"
-
-
-@dataclass(frozen=True)
-class Event:
-    """One line of the trace."""
-
-    seconds: float  # monotonic, the same clock for all processes
-    pid: int
-    attempt: int
-    rank: int
-    name: str
-
-
-def give_order(folder: Path, order: Order | None) -> None:
-    """Called by the test before a run; forgets what happened before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (ORDER, EVENTS, HIT):
-        (folder / name).unlink(missing_ok=True)
-    (folder / "go").unlink(missing_ok=True)
-    if order is not None:
-        (folder / ORDER).write_text(json.dumps(asdict(order)))
-
-
-def read_events(folder: Path) -> list[Event]:
-    """What all ranks did, in the order in which they said so."""
-    try:
-        lines = (folder / EVENTS).read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        seconds, pid, attempt, rank, name = line.split(" ", 4)
-        found.append(Event(float(seconds), int(pid), int(attempt), int(rank), name))
-    return found
-
-
-def read_hit(folder: Path) -> Event | None:
-    """Where the order was carried out."""
-    try:
-        return Event(**json.loads((folder / HIT).read_text()))
-    except FileNotFoundError:
-        return None
+from crash_orders import (
+    EVENTS,
+    FOLDER_VARIABLE,
+    HIT,
+    ORDER,
+    TOLD_TO_STOP,
+    Action,
+    Event,
+    Order,
+    read_events,
+)
 
 
 class _Self:

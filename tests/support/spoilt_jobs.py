@@ -102,3 +102,20 @@ class Said:
     code: int
     stdout: str
     stderr: str
+
+
+Spoil = Callable[[Any], None]
+CASES: dict[str, tuple[Spoil, str, str]] = {}
+
+
+def case(rule: str, value: str) -> Callable[[Spoil], Spoil]:
+    """Registers a way to spoil a job: how the field and its rule, and how the value are told.
+
+    Both are beginnings; {root} stands for the job's folder.
+    """
+
+    def register(spoil: Spoil) -> Spoil:
+        CASES[spoil.__name__.replace("_", "-")] = (spoil, rule, value)
+        return spoil
+
+    return register
