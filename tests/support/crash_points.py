@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -85,7 +85,8 @@ def _carry_out(action: Action, folder: Path) -> None:
         case "kill-ranks":
             ranks = {event.pid for event in read_events(folder)} - {os.getpid()}
             for pid in ranks:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has left already
+                    os.kill(pid, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         case "kill-group":
             os.killpg(0, signal.SIGKILL)
