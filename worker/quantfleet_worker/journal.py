@@ -85,8 +85,6 @@ class Journal(_Record):
     numerics: dict[str, str]
     layers: tuple[LayerRecord, ...] = ()
     checkpoint: Checkpoint | None = None
-    solved: int = 0  # layers solved by all attempts together, for the report
-    seconds: dict[str, float] = {}  # by phase, of all attempts that committed something
     warnings: tuple[str, ...] = ()
 
 
