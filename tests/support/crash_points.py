@@ -91,6 +91,8 @@ def _carry_out(action: Action, folder: Path) -> None:
         case "kill-group":
             os.killpg(0, signal.SIGKILL)
         case "freeze":
+            # in a session of its own: a process group that loses its last parent is woken up again
+            os.setsid()
             os.kill(os.getpid(), signal.SIGSTOP)
         case "hold":
             _wait_for_file(folder / "go")

@@ -246,5 +246,5 @@ def _process_layers(engine: Engine, control: Control, start: int) -> None:
 
 def _leave_together(engine: Engine, liveness: Liveness | None) -> None:
     if liveness is not None:
+        liveness.stop()  # first: rank 0 leaves as soon as all have said bye, and its store with it
         engine.exchange.close()
-        liveness.stop()
