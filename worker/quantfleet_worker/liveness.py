@@ -92,8 +92,8 @@ class Liveness:
         for peer in range(1, self._rendezvous.world_size):
             key = f"heartbeat/{peer}"
             value = self._store.get(key) if self._store.check([key]) else b""
-            if value == b"left":
-                continue
+            if value in (b"", b"left"):
+                continue  # has not begun (its launcher watches over that), or left on purpose
             if peer not in seen or seen[peer][0] != value:
                 seen[peer] = (value, now)
             elif now - seen[peer][1] > LOST_AFTER_SECONDS:
