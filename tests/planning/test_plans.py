@@ -99,8 +99,8 @@ def test_float_sites_collect_nothing(bench: Any) -> None:
 
 def test_a_reservoir_that_decides_ranges_has_more_rows(bench: Any) -> None:
     mse = {"recipe__activations": MSE}
-    assert bench.plan().plan.reservoir_rows == 512
-    assert bench.plan(**mse).plan.reservoir_rows == 512
+    assert bench.plan().plan.reservoir_rows == 256
+    assert bench.plan(**mse).plan.reservoir_rows == 256
     assert bench.plan(**mse, recipe__transforms=SMOOTH).plan.reservoir_rows == 1024
 
 

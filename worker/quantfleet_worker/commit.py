@@ -135,7 +135,8 @@ def _write_carry(
     for leaf in engine.layout.leaves_of(engine.rank):
         tensors = {str(index): carry[index] for index in range(*engine.plan.leaves[leaf])}
         path = engine.folder.carry(layer.index, leaf)
-        with engine.folder.new_file(path) as out:
+        last = leaf == engine.layout.leaves_of(engine.rank)[-1]
+        with engine.folder.new_file(path, sync=last) as out:
             sha256, size = safetensors_file.write(out, plain_file(path.name, tensors), tensors)
         records[leaf] = FileRecord(sha256=sha256, num_bytes=size)
     return records

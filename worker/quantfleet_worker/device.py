@@ -30,8 +30,8 @@ ProcessGroup = Literal["gloo", "nccl", "hccl"]
 PROCESS_GROUPS: dict[Kind, ProcessGroup] = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 ATTENTION = "sdpa"
 """transformers' attention implementation that the layers run with; part of the identity."""
-_M_MMAP_THRESHOLD = -3  # malloc.h
-_MMAP_THRESHOLD_BYTES = 4 << 20
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1  # malloc.h
+_MMAP_THRESHOLD_BYTES, _TRIM_THRESHOLD_BYTES = 4 << 20, 32 << 20
 KERNEL_CHOICE = (
     "ATEN_CPU_CAPABILITY",
     "DNNL_MAX_CPU_ISA",
@@ -94,6 +94,8 @@ def return_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+        # setting one fixes the other at 128 KiB, and every activation would be faulted in anew
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
 
 
 def configure_numerics(threads: int) -> None:

@@ -12,7 +12,7 @@ from quantfleet_api.plan import LayerPlan, LinearPlan, SitePlan, StatisticName
 from quantfleet_worker.observers import needed_statistics
 from quantfleet_worker.statistics.second_moment import node_bytes
 
-RESERVOIR_ROWS = 512
+RESERVOIR_ROWS = 256
 DECIDING_RESERVOIR_ROWS = 1024
 """Rows of a site's reservoir; more where it decides a range and not only the report's error."""
 

@@ -101,8 +101,11 @@ class WorkFolder:
             raise
 
     @contextmanager
-    def new_file(self, path: Path) -> Iterator[BinaryIO]:
-        """A file that appears under its name, whole and durable, when the block ends."""
+    def new_file(self, path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+        """A file that appears under its name, whole and durable, when the block ends.
+
+        Without `sync` its content is durable, its name only after `sync_folder(path.parent)`.
+        """
         own = path.is_relative_to(self.path)
         temporary = (path if own else self.path / path.name).with_name(
             f"{path.name}.{self.attempt}.tmp"
@@ -116,7 +119,8 @@ class WorkFolder:
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.rename(path)
-                sync_folder(path.parent)
+                if sync:
+                    sync_folder(path.parent)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise

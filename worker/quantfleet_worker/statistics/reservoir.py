@@ -67,12 +67,10 @@ class Reservoir:
 
     def update(self, X_NI: Tensor, keys_N: Tensor) -> None:
         """Take in N rows of any floating dtype with their keys (see `row_keys`)."""
-        chosen = (keys_N <= self.limit).nonzero().squeeze(1)
-        if len(chosen) == 0:
-            return
-        rows = X_NI.detach()[chosen.to(X_NI.device)].to("cpu", torch.float32)
-        finite = torch.isfinite(rows).all(1)
-        self._take(keys_N[chosen][finite], rows[finite])
+        if self.limit != _EMPTY:
+            chosen = (keys_N <= self.limit).nonzero().squeeze(1)
+            X_NI, keys_N = X_NI[chosen.to(X_NI.device)], keys_N[chosen]
+        self._take(keys_N, X_NI.detach().to("cpu", torch.float32, copy=True))
 
     def merge(self, other: "Reservoir") -> "Reservoir":
         """The reservoir of both sets of rows."""
@@ -130,6 +128,9 @@ class Reservoir:
             return
         keys = torch.cat([self._keys, *(keys for keys, _ in self._pending)])
         rows = torch.cat([self._rows, *(rows for _, rows in self._pending)])
+        finite = torch.isfinite(rows).all(1)
+        if not bool(finite.all()):
+            keys, rows = keys[finite], rows[finite]
         self._keys, order = (part[: self.capacity] for part in keys.sort())
         self._rows = rows[order]
         self._pending, self._num_pending = [], 0
