@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from quantfleet_api.errors import QuantFleetError
-
 
 class Writer:
     """Runs jobs one after another in a thread of its own; a failed job ends all."""
@@ -62,7 +60,7 @@ class Writer:
         started = monotonic()
         try:
             job()
-        except (QuantFleetError, OSError, RuntimeError, ValueError, AssertionError) as error:
+        except BaseException as error:  # whatever it is: raised again in the main thread
             self._failure = error
         with self._changed:
             self.seconds += monotonic() - started
