@@ -36,6 +36,8 @@ class Liveness:
         self._store = open_store(
             rendezvous, port=port, timeout=timedelta(seconds=LOST_AFTER_SECONDS)
         )
+        # at once: only who has been heard is missed
+        self._store.set(f"heartbeat/{rendezvous.rank}", "0")
         self._answered = monotonic()
         self._thread = threading.Thread(target=self._watch, name="liveness", daemon=True)
         self._thread.start()
