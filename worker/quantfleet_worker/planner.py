@@ -4,24 +4,22 @@ Started by `launch.py` in a process of its own, so that the launcher itself stay
 torch; it answers with plan and tokens, or with the error.
 """
 
-import os
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from quantfleet_api.errors import InvalidInput, QuantFleetError
+from quantfleet_api.errors import QuantFleetError
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_worker import available_memory
 from quantfleet_worker.device import configure_numerics
-from quantfleet_worker.disk import disk_sum, total_disk_bytes
 from quantfleet_worker.handover import packed_tokens
 from quantfleet_worker.messages import Ready
-from quantfleet_worker.planning import Planned, make_plan
+from quantfleet_worker.planning import make_plan
 from quantfleet_worker.preflight import (
     check_processes,
-    default_world_size,
+    choose_checkpoint_distance,
+    choose_world_size,
     preflight,
-    usable_cores,
 )
 
 
@@ -68,31 +66,3 @@ def plan_and_check(
         warnings=planned.warnings,
         notes=notes,
     )
-
-
-def choose_world_size(planned: Planned, *, workers: int | None) -> int:
-    """Ranks of a local run: as told, else as the manifest says, else what fits this machine."""
-    spec = planned.job.spec.workers
-    if workers is not None:
-        if workers < 1:
-            raise InvalidInput("--workers", workers, "must be at least 1")
-        return workers
-    if spec.count is not None:
-        return spec.count * spec.processes_per_worker
-    return default_world_size(
-        planned.plan,
-        threads=spec.threads_per_process,
-        cores=usable_cores(),
-        available_bytes=available_memory.available_bytes(),
-    )
-
-
-def choose_checkpoint_distance(planned: Planned) -> int:
-    """Layers between activation checkpoints; where the manifest leaves it open, 1 if that fits."""
-    every = planned.job.spec.checkpoint.every_layers
-    if every:
-        return every
-    needed = total_disk_bytes(disk_sum(planned.plan, model_folder=planned.places.model))
-    place = next(folder for folder in planned.output.absolute().parents if folder.exists())
-    stats = os.statvfs(place)
-    return 1 if needed <= stats.f_bavail * stats.f_frsize else len(planned.plan.layers)

@@ -41,6 +41,8 @@ def choose_world_size(planned: Planned, *, workers: int | None) -> int:
     """Ranks of a local run: as asked on the command line, else by the manifest, else what fits."""
     asked = planned.job.spec.workers
     if workers is not None:
+        if workers < 1:
+            raise InvalidInput("--workers", workers, "must be at least 1")
         return workers
     if asked.count is not None:
         return asked.count * asked.processes_per_worker

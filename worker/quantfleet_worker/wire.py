@@ -16,12 +16,8 @@ from quantfleet_api.plan import LayerPlan, LinearPlan, Plan, SitePlan
 from quantfleet_worker.exchange import Exchange
 from quantfleet_worker.schedule import LayerLayout, Layout, Task
 from quantfleet_worker.solve import SiteSolution, TaskSolution, static_scheme_of
+from quantfleet_worker.statistics.packing import as_bytes
 from quantfleet_worker.statistics.site import SiteStatistics
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """A tensor's bytes as uint8 [n]."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 class Cursor:
