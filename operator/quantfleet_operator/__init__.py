@@ -1,0 +1,5 @@
+"""The operator: runs every QuantizationJob of a cluster as gangs of worker pods, attempt by attempt.
+
+`reconcile` decides, purely; `manifests` builds child objects, purely; `cluster` alone talks to the
+API server; `handlers` are the watches that kopf supplies.
+"""
