@@ -8,12 +8,13 @@ CONSTRAINTS ?= constraints.txt
 TEST_PROCESSES ?= 2
 CACHE := $(or $(QUANTFLEET_CACHE),.cache)
 DEMO := $(CACHE)/demo
+KUBERNETES := $(CACHE)/kubernetes/bin
 SETUP := $(VENV)/.quantfleet-setup
 PYTEST := $(VENV)/bin/python -m pytest
 # decoder layers of the cut copy of the demo model that tests use
 CUT_LAYERS := 2
 
-.PHONY: help setup demo-data demo lint format test test-unit test-distributed soak bench clean
+.PHONY: help setup demo-data kubernetes demo lint format test test-unit test-distributed test-controlplane soak bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -26,6 +27,9 @@ $(SETUP): pyproject.toml $(CONSTRAINTS) scripts/setup.sh
 
 demo-data: setup  ## fetch and convert the real model and text (93 MB down, 1 GB on disk)
 	$(VENV)/bin/python scripts/fetch_demo.py --layers $(CUT_LAYERS)
+
+kubernetes:  ## build the etcd, Kubernetes and helm that tests start (7 min of Go, once)
+	scripts/build_kubernetes.sh $(KUBERNETES)
 
 demo: demo-data  ## quantize the real model with two ranks and compare perplexities
 	$(VENV)/bin/quantfleet run examples/smollm2-w8a8.yaml \
@@ -42,16 +46,19 @@ format: setup  ## format the code and mend what can be mended
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-test: lint demo-data  ## lint, then every test but the soak
+test: lint demo-data kubernetes  ## lint, then every test but the soak
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal
 
-test-unit: setup  ## the tests that need neither several ranks nor the demo data
-	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "not (distributed or demo or soak)"
+test-unit: setup  ## the tests that need no other ranks, no demo data, no Kubernetes
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "not (distributed or demo or controlplane or soak)"
 
 test-distributed: demo-data  ## the tests that start several ranks
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "distributed and not soak"
 
-soak: demo-data  ## the long lists in full (hours)
+test-controlplane: setup kubernetes  ## the tests on a real Kubernetes control plane
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "controlplane and not soak"
+
+soak: demo-data kubernetes  ## the long lists in full (hours)
 	$(PYTEST) -m soak --timeout 3600
 
 bench: demo-data  ## speed and memory, a JSON line a figure
