@@ -16,6 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from plane_fixtures import cluster, kubelet, namespace, plane
+
+__all__ = ["cluster", "kubelet", "namespace", "plane"]  # fixtures, for every test to ask for
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # The same examples in every run: a failure is a change, not luck. Soak tests ask for more.

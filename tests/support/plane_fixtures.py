@@ -1,0 +1,68 @@
+"""Fixtures of the tests on a real control plane; tests/conftest.py hands them to every test.
+
+One control plane a pytest process, and a namespace of its own for each test that asks for one.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+import pod_states
+from cluster_access import Cluster, Json
+from control_plane import ControlPlane, MissingPrograms, control_plane, wait_namespace_usable
+from simulated_kubelet import SimulatedKubelet, simulated_kubelet
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEFINITION = REPOSITORY / "crds" / "quantizationjobs.yaml"
+NODES = 4
+DEVICES = {"huawei.com/Ascend910": "64", "nvidia.com/gpu": "64"}
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A running control plane with four fake nodes and, where it exists, our CRD."""
+    folder = tmp_path_factory.mktemp("plane")
+    definitions = [yaml.safe_load(DEFINITION.read_text())] if DEFINITION.exists() else []
+    try:
+        with control_plane(folder, before_controllers=definitions) as running:
+            pod_states.add_nodes(running.cluster, NODES, capacity=DEVICES)
+            yield running
+    except MissingPrograms as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def cluster(plane: ControlPlane) -> Cluster:
+    """The running control plane as its admin."""
+    return plane.cluster
+
+
+def new_namespace(cluster: Cluster, prefix: str = "test") -> str:
+    """Make a namespace that pods can be created in."""
+    name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
+    created: Json = {"metadata": {"name": name}}
+    cluster.create("namespaces", created)
+    wait_namespace_usable(cluster, name)
+    return name
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of the test's own; its deletion is asked for at the end, not waited for."""
+    name = new_namespace(cluster)
+    yield name
+    with suppress(OSError):
+        cluster.delete("namespaces", name)
+
+
+@pytest.fixture
+def kubelet(cluster: Cluster, namespace: str) -> Iterator[SimulatedKubelet]:
+    """Lets go of deleted pods in the test's namespace; starts no pod by itself."""
+    with simulated_kubelet(cluster, namespace=namespace, starts_pods=False) as running:
+        yield running
