@@ -91,8 +91,13 @@ def _path(location: Location) -> str:
     """For example `spec.recipe.overrides[0].scheme`."""
     text = ""
     for step in location:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        text += f"[{step}]" if isinstance(step, int) else f".{_one_line(step)}"
     return text.removeprefix(".") or "manifest"
+
+
+def _one_line(key: str) -> str:
+    """A key as it is, or quoted where it would break the line."""
+    return key if key.isprintable() else ascii(key)
 
 
 def _missing_rule(location: Location, model: type[BaseModel]) -> str:

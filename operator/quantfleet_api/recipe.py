@@ -7,14 +7,22 @@ what depends on other fields is `resolved_recipe`; nothing else supplies default
 import re
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StrictBool, StrictInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+    WithJsonSchema,
+)
 
 from quantfleet_api.fields import (
+    DecimalBetween,
     DecimalString,
     Manifest,
     OneOf,
     broken,
-    decimal_between,
     integer_only,
 )
 from quantfleet_api.plan import (
@@ -75,6 +83,7 @@ SchemeOrNone = Annotated[
     BeforeValidator(_none_or_scheme),
     # A string, because the API server drops null fields.
     PlainSerializer(lambda scheme: scheme or "None", return_type=str),
+    WithJsonSchema({"type": "string", "enum": [*get_args(SchemeName), "None"]}),
 ]
 
 GroupSize = Annotated[Literal[0, 32, 64, 128], BeforeValidator(integer_only)]
@@ -84,59 +93,97 @@ class GPTQ(Manifest):
     """Options of GPTQ; see `plan.GPTQOptions`."""
 
     block_size: Annotated[StrictInt, Field(ge=1, le=8192)] = 128
-    dampening: Annotated[
-        DecimalString, decimal_between("0", "1", low_open=True, high_open=True)
-    ] = "0.01"
+    """Input columns that are solved together before the columns after them are corrected."""
+    dampening: Annotated[DecimalString, DecimalBetween("0", "1", low_open=True, high_open=True)] = (
+        "0.01"
+    )
+    """Part of the mean diagonal of the second moments that is added to the diagonal, a decimal
+    string above 0 and below 1. More makes the solution steadier and less exact."""
     activation_order: StrictBool = True
+    """Whether columns are solved in order of falling activation energy instead of as they lie."""
 
 
 class Weights(Manifest):
     """How weights become codes. None is resolved: see `resolved_recipe`."""
 
     method: Method
+    """RTN rounds to nearest and needs no data; GPTQ (Frantar et al. 2022) corrects the columns
+    that are left for the error of those that are done, and needs calibration data."""
     group_size: GroupSize | None = None
+    """Input columns that share a scale; 0 is one scale a row. Absent: 128 with W4A16, else 0.
+    Other sizes than 0 are for the schemes that quantize weights only (W8A16, W4A16)."""
     symmetric: StrictBool = True
+    """Whether codes have no zero point. False is for the schemes that quantize weights only."""
     gptq: GPTQ | None = None
+    """Options of GPTQ, only allowed with that method. Absent: its defaults."""
 
 
 class Activations(Manifest):
     """How a static scheme finds the range of a linear's input."""
 
     symmetric: StrictBool = False
+    """Whether the range is centred at zero, so that codes have no zero point."""
     observer: Observer = "MinMax"
-    percentile: Annotated[DecimalString, decimal_between("50", "100", low_open=True)] = "99.99"
+    """How the range is chosen from what was seen: MinMax takes all of it, Percentile cuts rare
+    values off, MSE takes the range with the least squared error."""
+    percentile: Annotated[DecimalString, DecimalBetween("50", "100", low_open=True)] = "99.99"
+    """Percent of values that stay inside the range, a decimal string above 50 and at most 100.
+    Read by the observer Percentile only."""
 
 
 class SmoothQuant(Manifest):
     """SmoothQuant (Xiao et al. 2022): alpha is the share of difficulty that weights take over."""
 
-    alpha: Annotated[DecimalString, decimal_between("0", "1")] = "0.5"
+    alpha: Annotated[DecimalString, DecimalBetween("0", "1")] = "0.5"
+    """Share of the difficulty that moves from activations to weights, a decimal string from 0
+    (none) to 1 (all)."""
 
 
 class Transform(OneOf):
     """A step that changes weights before they are quantized."""
 
     smooth_quant: SmoothQuant
+    """Scales channels down in activations and up in the weights that read them, so that outliers
+    cost less. The float model stays the same."""
 
 
 class Override(Manifest):
     """Another scheme for some linears; None leaves them in the model's dtype."""
 
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=256)]
+    """Modules, as exact names, as globs, or as regular expressions after "re:". Linears that the
+    loader fuses (q, k and v; gate and up) take one scheme together. One that names no linear of
+    the model is refused."""
     scheme: SchemeOrNone
+    """What these linears get instead of the recipe's scheme, with that scheme's default group
+    size and symmetry. None (a string) leaves them in the model's own type."""
 
 
 class Recipe(Manifest):
     """What becomes of each linear. `group_size`, `symmetric` belong to `scheme`."""
 
     scheme: SchemeName
+    """Bits of weights (W) and activations (A). W8A8: both 8, ranges of activations fixed by
+    calibration. W8A8Dynamic: both 8, one range a token while the model runs. W8A16, W4A16:
+    weights only."""
     weights: Weights
+    """How weights become codes."""
     activations: Activations | None = None
+    """How fixed ranges of activations are found; only allowed if some scheme of the recipe is
+    W8A8. Absent: the defaults."""
     transforms: Annotated[tuple[Transform, ...], Field(max_length=16)] = ()
+    """Steps before quantization, in this order. smoothQuant may be there once."""
     overrides: Annotated[tuple[Override, ...], Field(max_length=256)] = ()
+    """Exceptions from the recipe's scheme; where several name a linear, the last one counts."""
     ignore: Annotated[tuple[Target, ...], Field(max_length=1024)] = ("lm_head",)
+    """Modules that stay in the model's own type, spelt as in targets. It counts after overrides.
+    Embeddings are never quantized."""
     propagation: Propagation | None = None
+    """What the next layer sees while calibrating: the outputs of the Float layer, or of the
+    Quantized one, which costs a second pass. Absent: Quantized with W4A16, else Float."""
     warnings: Literal["Report", "Fail"] = "Report"
+    """Whether what differs from what was asked (a dropped sample, a layer left in float) is only
+    counted and named, or fails the job with exit code 65."""
 
 
 def schemes_of(recipe: Recipe) -> tuple[SchemeName, ...]:

@@ -63,7 +63,10 @@ def test_defaults_are_those_of_the_full_manifest(full_job: Path, minimal: Build)
         {"spec.recipe.scheme": "W4A16", "spec.recipe.weights.symmetric": False},
         {"spec.recipe.ignore": []},
         {"spec.recipe.ignore": [r"re:.*\.[kv]_proj$"]},
-        {"spec.recipe.overrides": [{"targets": ["*"], "scheme": None}]},
+        {"spec.recipe.overrides": [{"targets": ["*"], "scheme": "None"}]},
+        {"spec.recipe.transforms": None},
+        {"spec.recipe.weights.symmetric": None},
+        {"spec.workers": {"nodeSelector": {"a": None}}},
         {"spec.model.source.pvc": {"claimName": "models"}},
         {"spec.output.pvc": {"claimName": "models", "path": "m-w8a8"}},
         {"spec.workers": {"count": 3, "env": [{"name": "A", "value": ""}]}},
@@ -75,9 +78,8 @@ def test_manifest_is_accepted(minimal: Build, edits: dict[str, object]) -> None:
     assert isinstance(parse_job(minimal(edits)), QuantizationJob)
 
 
-@pytest.mark.parametrize("scheme", [None, "None"])
-def test_scheme_none_survives_a_round_trip(minimal: Build, scheme: str | None) -> None:
-    job = parse_job(minimal({"spec.recipe.overrides": [{"targets": ["a"], "scheme": scheme}]}))
+def test_scheme_none_survives_a_round_trip(minimal: Build) -> None:
+    job = parse_job(minimal({"spec.recipe.overrides": [{"targets": ["a"], "scheme": "None"}]}))
 
     assert job.spec.recipe.overrides[0].scheme is None
     assert parse_job(job.model_dump(mode="json", by_alias=True)) == job
@@ -166,9 +168,7 @@ RECIPES = st.fixed_dictionaries(
             max_size=1,
         ),
         "overrides": st.lists(
-            st.fixed_dictionaries(
-                {"targets": TARGETS, "scheme": SCHEMES | st.none() | st.just("None")}
-            ),
+            st.fixed_dictionaries({"targets": TARGETS, "scheme": SCHEMES | st.just("None")}),
             max_size=3,
         ),
         "ignore": TARGETS,
@@ -194,7 +194,7 @@ CALIBRATIONS = st.builds(
             "concatenate": st.booleans(),
             "batchSize": st.integers(1, 64),
             "shuffle": st.sampled_from(["Never", "Seeded"]),
-            "seed": st.integers(0, 2**63 - 1),
+            "seed": st.integers(0, 2**53 - 1),
         },
     ),
 )

@@ -105,8 +105,8 @@ SINGLE_FIELD = [
      'decimal number in quotes, such as "0.5", got 99.9'),
     ({f"{REC}.activations.percentile": "50"}, "spec.recipe.activations.percentile: must be a "
      "decimal number above 50 to 100, got '50'"),
-    ({f"{REC}.activations.observer": None}, "spec.recipe.activations.observer: must be 'MinMax', "
-     "'Percentile' or 'MSE', got None"),
+    ({f"{REC}.activations.observer": 1}, "spec.recipe.activations.observer: must be 'MinMax', "
+     "'Percentile' or 'MSE', got 1"),
     ({f"{REC}.transforms.0.smoothQuant.alpha": "1.5"}, "spec.recipe.transforms[0].smoothQuant."
      "alpha: must be a decimal number from 0 to 1, got '1.5'"),
     ({f"{REC}.transforms.0.smoothQuant.alpha": "nan"}, "spec.recipe.transforms[0].smoothQuant."
@@ -116,11 +116,16 @@ SINGLE_FIELD = [
     ({f"{REC}.transforms": [{}]},
      "spec.recipe.transforms[0].smoothQuant: is required: give exactly "
      "one of smoothQuant, got nothing"),
-    ({f"{REC}.transforms": None}, "spec.recipe.transforms: must be a list, got None"),
+    ({f"{REC}.transforms": ""}, "spec.recipe.transforms: must be a list, got ''"),
     ({f"{REC}.overrides.0.scheme": "none"}, "spec.recipe.overrides[0].scheme: must be W8A8, "
      "W8A8Dynamic, W8A16, W4A16 or None, got 'none'"),
     ({f"{REC}.overrides.0.scheme": DELETE}, "spec.recipe.overrides[0].scheme: is required, got "
      "nothing"),
+    ({f"{REC}.overrides.0.scheme": None}, "spec.recipe.overrides[0].scheme: is required, got "
+     "nothing"),
+    ({f"{REC}.wegihts": None}, None),
+    ({f"{REC}.ignore": [None]}, None),
+    ({f"{WORK}.labels": {"a\nb": "x"}}, None),
     ({f"{REC}.overrides.0.targets": "*.q_proj"},
      "spec.recipe.overrides[0].targets: must be a list, "
      "got '*.q_proj'"),

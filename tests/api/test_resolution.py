@@ -74,7 +74,7 @@ def test_what_is_written_stays(minimal: Build) -> None:
         ({"scheme": "W4A16", "weights": {"method": "GPTQ"}}, True),
         ({"scheme": "W8A8Dynamic", "transforms": [{"smoothQuant": {}}]}, True),
         ({"scheme": "W8A16", "overrides": [{"targets": ["a"], "scheme": "W8A8"}]}, True),
-        ({"scheme": "W8A16", "overrides": [{"targets": ["a"], "scheme": None}]}, False),
+        ({"scheme": "W8A16", "overrides": [{"targets": ["a"], "scheme": "None"}]}, False),
     ],
     ids=repr,
 )
