@@ -66,7 +66,9 @@ class ControlPlane:
 
     @property
     def authority(self) -> Path:
-        return self.folder / "certificates" / "apiserver.crt"
+        """The certificate that clients trust."""
+        assert self.cluster.access.authority is not None
+        return self.cluster.access.authority
 
     @property
     def server(self) -> str:
@@ -109,6 +111,24 @@ def control_plane(folder: Path, *, before_controllers: list[Json]) -> Iterator[C
         for name in reversed(list(plane.children)):
             child_process.kill(plane.children[name])
         shutil.rmtree(folder / "etcd", ignore_errors=True)
+
+
+def running_plane(kubeconfig: Path) -> ControlPlane:
+    """A control plane that somebody else started and stops; it cannot be stopped from here."""
+    loaded = yaml.safe_load(kubeconfig.read_text())
+    where, who = loaded["clusters"][0]["cluster"], loaded["users"][0]["user"]
+    authority = Path(where["certificate-authority"])
+    programs = programs_folder()
+    return ControlPlane(
+        cluster=Cluster(
+            access=Access(server=where["server"], token=who["token"], authority=authority),
+            kubeconfig=kubeconfig,
+            kubectl_program=str(programs / "kubectl"),
+        ),
+        folder=kubeconfig.parent,
+        programs=programs,
+        etcd_port=0,
+    )
 
 
 def _prepare(folder: Path, programs: Path) -> ControlPlane:

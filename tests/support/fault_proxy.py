@@ -18,6 +18,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
 HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}
 STEP_SECONDS = 0.05
+SESSION = web.AppKey("session", ClientSession)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,8 @@ class FaultProxy:
     def __init__(self, server: str, authority: Path) -> None:
         self._server, self._authority = server, authority
         self._state = _State()
-        self._loop = asyncio.new_event_loop()
-        self._runner: web.AppRunner | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._stopping: asyncio.Event
         self.url = ""
 
     @property
@@ -125,16 +126,30 @@ class FaultProxy:
                 transport.abort()
         self._state.transports.clear()
 
-    async def _serve(self) -> None:
+    async def _live(self, started: threading.Event) -> None:
+        """Serve until `stop`."""
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         application = web.Application(client_max_size=16 << 20)
         application.router.add_route("*", "/{path:.*}", self._handle)
         application.cleanup_ctx.append(self._session)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
+        started.set()
+        await self._stopping.wait()
+        self._abort_all()
+        await runner.cleanup()
+
+    def run(self, started: threading.Event) -> None:
+        """The thread's whole life; `started` is set once `url` answers."""
+        asyncio.run(self._live(started))
+
+    def stop(self) -> None:
+        """Tell the thread to end."""
+        self.speak()
+        self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def _session(self, application: web.Application) -> AsyncIterator[None]:
         trusted = ssl.create_default_context(cafile=self._authority)
@@ -143,7 +158,7 @@ class FaultProxy:
         async with ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False
         ) as session:
-            application["session"] = session
+            application[SESSION] = session
             yield
 
     def _admit(self, request: web.Request) -> tuple[Call, Fault | None]:
@@ -190,7 +205,7 @@ class FaultProxy:
 
     async def _exchange(self, request: web.Request) -> web.Response:
         """Forward a call that is no watch, and read its answer."""
-        session: ClientSession = request.app["session"]
+        session: ClientSession = request.app[SESSION]
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_HEADERS}
         url = self._server + request.path_qs
         body = await request.read()
@@ -210,7 +225,7 @@ class FaultProxy:
         return response
 
     async def _forward_watch(self, request: web.Request) -> web.StreamResponse:
-        session: ClientSession = request.app["session"]
+        session: ClientSession = request.app[SESSION]
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_HEADERS}
         url = self._server + request.path_qs
         async with session.get(url, headers=headers) as answer:
@@ -264,26 +279,13 @@ async def _expired_watch(request: web.Request) -> web.StreamResponse:
 @contextmanager
 def fault_proxy(server: str, authority: Path) -> Iterator[FaultProxy]:
     """A proxy before `server` for the time of a test."""
-    proxy = FaultProxy(server, authority)
-    loop = proxy._loop
-    loop.run_until_complete(proxy._serve())
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    proxy, started = FaultProxy(server, authority), threading.Event()
+    thread = threading.Thread(target=proxy.run, args=(started,), daemon=True)
     thread.start()
+    if not started.wait(20):
+        raise TimeoutError("the proxy did not start")
     try:
         yield proxy
     finally:
-        asyncio.run_coroutine_threadsafe(_shut(proxy), loop).result(20)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
-
-
-async def _shut(proxy: FaultProxy) -> None:
-    proxy.speak()
-    proxy._abort_all()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if proxy._runner is not None:
-        await proxy._runner.cleanup()
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+        proxy.stop()
+        thread.join(20)
