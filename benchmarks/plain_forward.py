@@ -5,6 +5,7 @@ with the others. No hooks, no statistics, no writing: what a rank cannot do with
 """
 
 import multiprocessing
+import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
@@ -13,7 +14,7 @@ import numpy as np
 
 
 def seconds(
-    model: Path, samples: list[list[int]], *, processes: int, dtype: str
+    model: Path, samples: list[list[int]], *, processes: int, dtype: str, cores: int
 ) -> dict[str, float]:
     """Seconds of the slowest process: "whole" model, and "decoder" layers only."""
     context = multiprocessing.get_context("spawn")
@@ -25,6 +26,7 @@ def seconds(
         own = samples[bounds[index] : bounds[index + 1]]
         worker = context.Process(target=_run, args=(theirs, barrier, model, own, dtype))
         worker.start()
+        os.sched_setaffinity(worker.pid, sorted(os.sched_getaffinity(0))[:cores])
         theirs.close()
         lines.append(ours)
         workers.append(worker)

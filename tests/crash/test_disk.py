@@ -50,7 +50,7 @@ def fill(folder: Path) -> None:
     [
         ("layer:begin", 3, 1),
         ("layer:half", 40, 0),
-        ("carry:begin", 3, 1),
+        ("carry:begin", 2, 1),
         ("journal:begin", 4, 0),
         ("manifest:begin", 1, 0),
         ("report:begin", 1, 0),

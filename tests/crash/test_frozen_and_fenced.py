@@ -103,7 +103,7 @@ FROZEN_AT = [
     ("solve:task", 6),
     ("layer:half", 40),
     ("layer:before-rename", 3),
-    ("carry:after-rename", 6),
+    ("carry:after-rename", 3),
     ("journal:half", 3),
     ("journal:before-rename", 4),
     ("report:before-rename", 1),

@@ -24,7 +24,7 @@ CHOSEN: list[tuple[str, int, int, Order]] = [
     ("static", 2, 3, Order(1, "layer:half", 40)),
     ("gptq", 2, 1, Order(0, "layer:before-rename", 2)),
     ("ascend-first", 2, 1, Order(0, "sidecar:half", 4)),
-    ("static", 3, 2, Order(2, "carry:half", 5)),
+    ("static", 3, 2, Order(2, "carry:half", 2)),
     # between the files and the journal, and in it
     ("float", 2, 1, Order(0, "journal:before-rename", 5)),
     ("every-3", 2, 1, Order(0, "journal:after-rename", 6)),
@@ -51,7 +51,7 @@ CHOSEN: list[tuple[str, int, int, Order]] = [
 MORE: list[tuple[str, int, int, Order]] = [
     ("static", 2, 1, Order(0, "layer:written", 3)),
     ("ascend-first", 2, 3, Order(1, "layer:after-rename", 4)),
-    ("every-3", 2, 3, Order(0, "carry:after-rename", 2)),
+    ("every-3", 2, 3, Order(0, "carry:after-rename", 1)),
     ("static", 2, 3, Order(0, "journal:begin", 4)),
     ("gptq", 2, 3, Order(0, "journal:half", 3)),
     ("static", 2, 1, Order(0, "journal:before-rename", 1)),

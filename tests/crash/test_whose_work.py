@@ -81,7 +81,7 @@ def test_attempt_that_was_followed_cannot_write_anything(tmp_path: Path) -> None
     for path in (
         old.publishing / "model.safetensors",
         old.path / "journal.json",
-        old.carry(1, 0),
+        old.carry(1, range(3)),
         output.with_name("result.report.json"),
     ):
         with pytest.raises(TryAgain, match="followed by attempt 2"):
@@ -125,7 +125,7 @@ def test_discarding_keeps_only_the_number_of_the_attempt(tmp_path: Path) -> None
     work_path(output).mkdir()
     old = begin_attempt(output)
     old.write_bytes(old.publishing / "a", b"a")
-    old.write_bytes(old.carry(3, 1), b"a")
+    old.write_bytes(old.carry(3, range(1, 2)), b"a")
     new = begin_attempt(output, discard=True)
     assert new.attempt == 2
     assert list(new.path.iterdir()) == []

@@ -165,10 +165,10 @@ def _wrap_files() -> None:
     new_file, rename, rmtree = WorkFolder.new_file, pathlib.Path.rename, shutil.rmtree
 
     @contextmanager
-    def watched_file(self: WorkFolder, path: Path, *, sync: bool = True) -> Iterator[Any]:
+    def watched_file(self: WorkFolder, path: Path) -> Iterator[Any]:
         kind = kind_of(path)
         me.reach(f"{kind}:begin")
-        with new_file(self, path, sync=sync) as file:
+        with new_file(self, path) as file:
             yield _HalfFile(file, kind)
             me.reach(f"{kind}:written")
 

@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from quantfleet_api.errors import Interrupted
-from quantfleet_api.plan import FilePlan, LayerPlan, TensorMeta
+from quantfleet_api.plan import LayerPlan
 from quantfleet_worker import assembly
+from quantfleet_worker.activations import plain_file, write_activations
 from quantfleet_worker.engine import Engine
 from quantfleet_worker.formats import FORMATS, safetensors_file
 from quantfleet_worker.journal import (
@@ -27,7 +28,7 @@ from quantfleet_worker.journal import (
 )
 from quantfleet_worker.plan_facts import advances
 from quantfleet_worker.schedule import LayerLayout
-from quantfleet_worker.schemes import TORCH_DTYPES, QuantizedLinear
+from quantfleet_worker.schemes import QuantizedLinear
 from quantfleet_worker.solve import SiteSolution, measured_by
 
 STOPPED = "stopped"
@@ -53,10 +54,10 @@ def submit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finishe
 
     def job() -> None:
         files = _write_files(engine, layer, own, finished)
-        leaves = {} if carry is None else _write_carry(engine, layer, carry)
+        activations = {} if carry is None else _write_activations(engine, layer, carry)
         record = {
             "files": {name: found.model_dump() for name, found in files.items()},
-            "leaves": {leaf: found.model_dump() for leaf, found in leaves.items()},
+            "activations": activations,
             "hashes": _hashes(engine, layer),
             "notes": finished.notes,
         }
@@ -128,28 +129,11 @@ def _write_sidecar(engine: Engine, layer: LayerPlan, finished: Finished) -> dict
     return {f"sidecar/{path.name}": FileRecord(sha256=sha256, num_bytes=size)}
 
 
-def _write_carry(
+def _write_activations(
     engine: Engine, layer: LayerPlan, carry: Mapping[int, Tensor]
-) -> dict[int, FileRecord]:
-    records: dict[int, FileRecord] = {}
-    for leaf in engine.layout.leaves_of(engine.rank):
-        tensors = {str(index): carry[index] for index in range(*engine.plan.leaves[leaf])}
-        path = engine.folder.carry(layer.index, leaf)
-        last = leaf == engine.layout.leaves_of(engine.rank)[-1]
-        with engine.folder.new_file(path, sync=last) as out:
-            sha256, size = safetensors_file.write(out, plain_file(path.name, tensors), tensors)
-        records[leaf] = FileRecord(sha256=sha256, num_bytes=size)
-    return records
-
-
-def plain_file(name: str, tensors: Mapping[str, Tensor]) -> FilePlan:
-    """A file that holds just these tensors."""
-    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-    metas = [
-        TensorMeta(name=key, dtype=names[tensor.dtype], shape=tuple(tensor.shape))
-        for key, tensor in tensors.items()
-    ]
-    return FilePlan(name=name, tensors=safetensors_file.header_order(metas))
+) -> dict[str, int]:
+    own = engine.layout.micro_batches_of(engine.rank)
+    return write_activations(engine.folder, layer.index, carry, own)
 
 
 def _hashes(engine: Engine, layer: LayerPlan) -> dict[str, str]:
@@ -174,8 +158,8 @@ def _commit(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
     before = journal.checkpoint
     checkpoint = before
     if checkpoint_due(engine, layer):
-        leaves = {int(k): FileRecord(**v) for part in parts for k, v in part["leaves"].items()}
-        checkpoint = Checkpoint(layer=layer.index, leaves=leaves)
+        files = {name: size for part in parts for name, size in part["activations"].items()}
+        checkpoint = Checkpoint(layer=layer.index, files=files)
     changes = {
         "attempt": engine.folder.attempt,
         "layers": (*journal.layers, _entry(layer, finished, parts)),
@@ -183,7 +167,7 @@ def _commit(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
     }
     write_journal(engine.folder, journal.model_copy(update=changes))
     if before is not None and before is not checkpoint:
-        engine.folder.remove(engine.folder.carry(before.layer, 0).parent)
+        engine.folder.remove(engine.folder.carry_folder(before.layer))
     engine.exchange.put(key, "yes")
 
 

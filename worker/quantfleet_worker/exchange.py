@@ -24,6 +24,7 @@ from quantfleet_worker.messages import Rendezvous
 TRANSFER_TIMEOUT = timedelta(minutes=5)
 """Covers one transfer that all ranks have entered, never a computation."""
 CONNECT_TIMEOUT = timedelta(minutes=10)
+LONGEST_PAUSE = 0.02  # seconds between two looks at a record that somebody will put
 _STOPPED = "stopped"  # what a phase may be agreed to be
 
 
@@ -120,6 +121,8 @@ class Exchange:
         self._chunk_bytes, self._device = chunk_bytes, device
         self._should_stop = should_stop
         self._sequence = 0
+        # a phase starts when the last rank notices it; the store answers about 20,000 a second
+        self._impatience = min(LONGEST_PAUSE, 0.001 + 0.0002 * self.world_size)
         if store is not None:
             if rendezvous.host in ("127.0.0.1", "localhost"):
                 # gloo would look up this machine's name, which need not resolve
@@ -159,7 +162,7 @@ class Exchange:
             if self._store.add(f"{key}/ready", 1) == self.world_size:
                 self._store.compare_set(f"{key}/go", "", phase)
             try:
-                wait_for(self._store, [f"{key}/go"], self._should_stop)
+                wait_for(self._store, [f"{key}/go"], self._should_stop, longest=self._impatience)
             except Interrupted:
                 self._store.compare_set(f"{key}/go", "", _STOPPED)
             agreed = self._store.get(f"{key}/go").decode()
@@ -259,7 +262,13 @@ class Exchange:
         dist.destroy_process_group()
 
 
-def wait_for(store: Store, keys: list[str], should_stop: Callable[[], None]) -> None:
+def wait_for(
+    store: Store,
+    keys: list[str],
+    should_stop: Callable[[], None],
+    *,
+    longest: float = LONGEST_PAUSE,
+) -> None:
     """Wait for keys without limit; a stop request ends the wait.
 
     Asks again and again instead of a blocking wait, which would keep the connection from other
@@ -269,7 +278,7 @@ def wait_for(store: Store, keys: list[str], should_stop: Callable[[], None]) -> 
     while not store.check(keys):
         should_stop()
         sleep(pause)
-        pause = min(pause * 1.5, 0.02)
+        pause = min(pause * 1.5, longest)
 
 
 def _never() -> None:

@@ -70,10 +70,10 @@ class LayerRecord(_Record):
 
 
 class Checkpoint(_Record):
-    """Activations after `layer`, one file a leaf."""
+    """Activations after `layer`: each file's name and its size in bytes."""
 
     layer: int
-    leaves: dict[int, FileRecord]
+    files: dict[str, int]
 
 
 class Journal(_Record):

@@ -11,6 +11,7 @@ from torch import Tensor
 from quantfleet_api.errors import InvalidInput
 from quantfleet_api.plan import LayerPlan
 from quantfleet_worker import layer_passes
+from quantfleet_worker.activations import read_activations
 from quantfleet_worker.engine import Engine
 from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.journal import Journal, read_journal
@@ -67,11 +68,8 @@ def _read_source(engine: Engine, layer: LayerPlan) -> dict[str, Tensor]:
 
 def _read_carry(engine: Engine, journal: Journal) -> None:
     assert journal.checkpoint is not None
-    for leaf in engine.layout.leaves_of(engine.rank):
-        path = engine.folder.carry(journal.checkpoint.layer, leaf)
-        expected = journal.checkpoint.leaves[leaf].sha256
-        for name, tensor in read_file(path.parent, path.name, sha256=expected).items():
-            engine.carry[int(name)] = tensor
+    checkpoint, own = journal.checkpoint, engine.layout.micro_batches_of(engine.rank)
+    engine.carry.update(read_activations(engine.folder, checkpoint.layer, checkpoint.files, own))
 
 
 def read_layer(engine: Engine, layer: LayerPlan) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:

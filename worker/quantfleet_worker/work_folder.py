@@ -78,9 +78,14 @@ class WorkFolder:
         """What the first format cannot round-trip, of one layer."""
         return self.path / "sidecar" / f"{layer}.safetensors"
 
-    def carry(self, layer: int, leaf: int) -> Path:
-        """The activations after `layer` of one leaf's micro-batches."""
-        return self.path / "carry" / f"{layer}" / f"{leaf}.safetensors"
+    def carry_folder(self, layer: int) -> Path:
+        """The activations after `layer`."""
+        return self.path / "carry" / f"{layer}"
+
+    def carry(self, layer: int, micro_batches: range) -> Path:
+        """The activations after `layer` of some micro-batches."""
+        name = f"{micro_batches.start}-{micro_batches.stop}.safetensors"
+        return self.carry_folder(layer) / name
 
     def check_fence(self) -> None:
         """Raise if a later attempt has taken over."""
@@ -101,11 +106,8 @@ class WorkFolder:
             raise
 
     @contextmanager
-    def new_file(self, path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
-        """A file that appears under its name, whole and durable, when the block ends.
-
-        Without `sync` its content is durable, its name only after `sync_folder(path.parent)`.
-        """
+    def new_file(self, path: Path) -> Iterator[BinaryIO]:
+        """A file that appears under its name, whole and durable, when the block ends."""
         own = path.is_relative_to(self.path)
         temporary = (path if own else self.path / path.name).with_name(
             f"{path.name}.{self.attempt}.tmp"
@@ -119,8 +121,7 @@ class WorkFolder:
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.rename(path)
-                if sync:
-                    sync_folder(path.parent)
+                sync_folder(path.parent)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise

@@ -8,7 +8,8 @@ of 8 bytes), but it is streamed: a file is never held in memory and is hashed wh
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import BinaryIO
 
 import torch
@@ -91,14 +92,27 @@ def serialize(tensors: Mapping[str, Tensor], file: FilePlan) -> tuple[bytes, Ite
 
 def write(out: BinaryIO, file: FilePlan, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
     """Write the file to `out`; return the SHA-256 (hex) and the number of bytes written."""
-    first, buffers = serialize(tensors, file)
-    digest = hashlib.sha256(first)
-    size = out.write(first)
-    for buffer in buffers:
-        digest.update(buffer)
-        size += out.write(buffer)
-    assert size == file_size(file), "a buffered binary file writes all it is given"
+    digest = hashlib.sha256()
+    size = stream(out, file, tensors, seen=digest.update)
     return digest.hexdigest(), size
+
+
+def stream(
+    out: BinaryIO,
+    file: FilePlan,
+    tensors: Mapping[str, Tensor],
+    *,
+    seen: Callable[[bytes | memoryview], object] = len,
+) -> int:
+    """Write the file to `out` and return its size; `seen` is shown each piece on the way."""
+    first, buffers = serialize(tensors, file)
+    size = 0
+    pieces: Iterator[bytes | memoryview] = chain([first], buffers)
+    for piece in pieces:
+        seen(piece)
+        size += out.write(piece)
+    assert size == file_size(file), "a buffered binary file writes all it is given"
+    return size
 
 
 def index_json(files: Sequence[FilePlan]) -> bytes:
