@@ -16,9 +16,27 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from plane_fixtures import cluster, kubelet, namespace, plane
+from plane_fixtures import (
+    behind_proxy,
+    cluster,
+    kubelet,
+    namespace,
+    own_workplace,
+    plane,
+    proxy,
+    workplace,
+)
 
-__all__ = ["cluster", "kubelet", "namespace", "plane"]  # fixtures, for every test to ask for
+__all__ = [  # fixtures, for every test to ask for
+    "behind_proxy",
+    "cluster",
+    "kubelet",
+    "namespace",
+    "own_workplace",
+    "plane",
+    "proxy",
+    "workplace",
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -10,17 +10,11 @@ import urllib3
 from child_process import wait_for
 from cluster_access import Access, Cluster, Refused, path_of
 from control_plane import ADMIN_TOKEN, ControlPlane
-from fault_proxy import Call, Fault, FaultProxy, fault_proxy
+from fault_proxy import Call, Fault, FaultProxy
 
 pytestmark = pytest.mark.controlplane
 
 BROKEN = (urllib3.exceptions.HTTPError, OSError)
-
-
-@pytest.fixture
-def proxy(plane: ControlPlane) -> Iterator[FaultProxy]:
-    with fault_proxy(plane.server, plane.authority) as running:
-        yield running
 
 
 @pytest.fixture

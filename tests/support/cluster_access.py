@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 CORE = (
     "namespaces nodes pods services configmaps serviceaccounts events secrets resourcequotas "
-    "limitranges persistentvolumeclaims"
+    "limitranges persistentvolumeclaims persistentvolumes"
 )
 GROUPS = {
     **dict.fromkeys(CORE.split(), "api/v1"),
@@ -30,7 +30,7 @@ GROUPS = {
     "customresourcedefinitions": "apis/apiextensions.k8s.io/v1",
     "quantizationjobs": "apis/quantfleet.io/v1alpha1",
 }
-CLUSTER_SCOPED = {"namespaces", "nodes", "customresourcedefinitions"}
+CLUSTER_SCOPED = {"namespaces", "nodes", "persistentvolumes", "customresourcedefinitions"}
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"

@@ -21,7 +21,9 @@ from control_plane import (
     running_plane,
     wait_namespace_usable,
 )
-from simulated_kubelet import SimulatedKubelet, simulated_kubelet
+from fault_proxy import FaultProxy, fault_proxy
+from simulated_kubelet import SimulatedKubelet, simulated_kubelet, starts_none
+from workplaces import Workplace, open_workplace
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFINITION = REPOSITORY / "crds" / "quantizationjobs.yaml"
@@ -66,6 +68,37 @@ def new_namespace(cluster: Cluster, prefix: str = "test") -> str:
     return name
 
 
+@pytest.fixture(scope="session")
+def workplace(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """An operator that all tests share which do not break it; each submits jobs of its own."""
+    folder = tmp_path_factory.mktemp("operator")
+    with open_workplace(plane, new_namespace(plane.cluster, "shared"), folder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own_workplace(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Workplace]:
+    """An operator of the test's own, to be killed, in the test's own namespace."""
+    with open_workplace(plane, namespace, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def proxy(plane: ControlPlane) -> Iterator[FaultProxy]:
+    """A proxy before the API server."""
+    with fault_proxy(plane.server, plane.authority) as running:
+        yield running
+
+
+@pytest.fixture
+def behind_proxy(
+    plane: ControlPlane, namespace: str, tmp_path: Path, proxy: FaultProxy
+) -> Iterator[Workplace]:
+    """An operator of the test's own that reaches the API server through `proxy` only."""
+    with open_workplace(plane, namespace, tmp_path, server=proxy.url) as opened:
+        yield opened
+
+
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace of the test's own; its deletion is asked for at the end, not waited for."""
@@ -78,5 +111,5 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def kubelet(cluster: Cluster, namespace: str) -> Iterator[SimulatedKubelet]:
     """Lets go of deleted pods in the test's namespace; starts no pod by itself."""
-    with simulated_kubelet(cluster, namespace=namespace, starts_pods=False) as running:
+    with simulated_kubelet(cluster, namespace=namespace, starts=starts_none) as running:
         yield running

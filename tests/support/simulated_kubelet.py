@@ -40,6 +40,16 @@ def runs_on(pod: Json) -> Exit | None:
     return None
 
 
+def starts_all(pod: Json) -> bool:
+    """Every bound pod is started."""
+    return True
+
+
+def starts_none(pod: Json) -> bool:
+    """The test starts pods itself."""
+    return False
+
+
 class SimulatedKubelet:
     """Reacts to the pods of a namespace (None: of all); `stop` ends its threads."""
 
@@ -49,11 +59,11 @@ class SimulatedKubelet:
         *,
         namespace: str | None,
         behaviour: Behaviour = runs_on,
-        starts_pods: bool = True,
+        starts: Callable[[Json], bool] = starts_all,
     ) -> None:
-        self.behaviour = behaviour
+        self.behaviour, self._starts = behaviour, starts
         self.errors: list[Exception] = []
-        self._cluster, self._namespace, self._starts_pods = cluster, namespace, starts_pods
+        self._cluster, self._namespace = cluster, namespace
         self._seen: set[tuple[str, str]] = set()  # (UID, deed): each deed once a pod
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._changed = threading.Condition()
@@ -103,7 +113,7 @@ class SimulatedKubelet:
             return
         if "deletionTimestamp" in meta:
             self._once(pod, "terminate", lambda: pod_states.terminate(self._cluster, pod))
-        elif phase == "Pending" and pod["spec"].get("nodeName") and self._starts_pods:
+        elif phase == "Pending" and pod["spec"].get("nodeName") and self._starts(pod):
             self._once(pod, "run", lambda: pod_states.run_pod(self._cluster, pod))
         elif phase == "Running":
             self._once(pod, "behave", lambda: self._behave(pod))
@@ -159,12 +169,10 @@ def simulated_kubelet(
     *,
     namespace: str | None,
     behaviour: Behaviour = runs_on,
-    starts_pods: bool = True,
+    starts: Callable[[Json], bool] = starts_all,
 ) -> Iterator[SimulatedKubelet]:
     """A kubelet for the time of a test; a deed that the API server refused fails the test."""
-    kubelet = SimulatedKubelet(
-        cluster, namespace=namespace, behaviour=behaviour, starts_pods=starts_pods
-    )
+    kubelet = SimulatedKubelet(cluster, namespace=namespace, behaviour=behaviour, starts=starts)
     kubelet.start()
     try:
         yield kubelet
