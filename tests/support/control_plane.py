@@ -259,7 +259,7 @@ def _wait_established(cluster: Cluster, name: str) -> None:
         status = cluster.get("customresourcedefinitions", name).get("status", {})
         return any(
             condition["type"] == "Established" and condition["status"] == "True"
-            for condition in status.get("conditions", [])
+            for condition in status.get("conditions") or []
         )
 
     wait_for(f"{name} established", established)
