@@ -73,6 +73,9 @@ def _check_devices(spec: JobSpec) -> None:
     if workers.device_resource_name is not None and not workers.devices_per_worker:
         rule = "must be at least 1 with deviceResourceName"
         raise InvalidInput(f"{where}.devicesPerWorker", workers.devices_per_worker, rule)
+    if workers.devices_per_worker and workers.processes_per_worker > workers.devices_per_worker:
+        rule = f"must be at most devicesPerWorker ({workers.devices_per_worker}), one a process"
+        raise InvalidInput(f"{where}.processesPerWorker", workers.processes_per_worker, rule)
     names = [variable.name for variable in workers.env]
     for name in names:
         if names.count(name) > 1:
