@@ -59,7 +59,7 @@ test-controlplane: setup kubernetes  ## the tests on a real Kubernetes control p
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "controlplane and not soak"
 
 soak: demo-data kubernetes  ## the long lists in full (hours)
-	$(PYTEST) -m soak --timeout 3600
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m soak --timeout 3600
 
 bench: demo-data  ## speed and memory, a JSON line a figure
 	PYTHONPATH=scripts $(VENV)/bin/python -m benchmarks --demo $(DEMO)

@@ -15,7 +15,12 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.soak, pytest.mark.demo, pytest.mark.distributed]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.demo,
+    pytest.mark.distributed,
+    pytest.mark.xdist_group("quality"),  # one process measures each recipe once
+]
 
 
 @pytest.fixture(scope="module")

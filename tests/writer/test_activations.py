@@ -1,5 +1,6 @@
 """Checkpoints of activations: what any number of ranks wrote, any number reads, or says why not."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def carry_of(count: int, dtype: torch.dtype) -> dict[int, torch.Tensor]:
 
 def ranges(bounds: list[int], count: int) -> list[range]:
     edges = [0, *sorted(bounds), count]
-    return [range(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    return [range(start, stop) for start, stop in itertools.pairwise(edges)]
 
 
 @given(
