@@ -8,6 +8,7 @@ import asyncio
 import json
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,10 @@ SESSION = web.AppKey("session", ClientSession)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request that the client made; `number` counts from 1."""
+    """A request that the client made; `number` counts from 1, `at` is of time.monotonic()."""
 
     number: int
+    at: float
     method: str
     path: str
     watch: bool
@@ -42,8 +44,8 @@ class Fault:
 
     Kinds: `answer` (never forwarded: `status`, `retry_after`), `cut` (connection closed unanswered,
     never forwarded), `cut_after` (forwarded, carried out, and the answer lost), `stall` (accepted
-    and silent for ever), `expire` (a watch gets an ERROR event 410), `call` (forwarded, answered,
-    then `then` is called in the proxy's thread).
+    and silent for ever), `expire` (a watch gets an ERROR event 410), `call` (forwarded and
+    answered). `then` is called in the proxy's thread once a call was answered or its answer lost.
     """
 
     kind: Literal["answer", "cut", "cut_after", "stall", "expire", "call"]
@@ -61,7 +63,7 @@ class _State:
     calls: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     down: bool = False
-    silent: bool = False
+    silent: set[int] = field(default_factory=set)  # numbers of calls
     transports: set[asyncio.BaseTransport] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -110,11 +112,11 @@ class FaultProxy:
         self._state.down = False
 
     def fall_silent(self) -> None:
-        """Pass nothing more on to open watches, and keep them open, until `speak`."""
-        self._state.silent = True
+        """Pass nothing more on to watches that are open now, and keep them, until `speak`."""
+        self._state.silent = {call.number for call in self.calls if call.watch}
 
     def speak(self) -> None:
-        self._state.silent = False
+        self._state.silent = set()
 
     def cut_connections(self) -> None:
         """Abort all open connections once."""
@@ -166,6 +168,7 @@ class FaultProxy:
         with self._state.lock:
             call = Call(
                 number=len(self._state.calls) + 1,
+                at=time.monotonic(),
                 method=request.method,
                 path=request.path,
                 watch=request.query.get("watch", "") in ("1", "true", "True"),
@@ -198,6 +201,7 @@ class FaultProxy:
             return await _expired_watch(request)
         if kind == "cut_after":
             await self._exchange(request)
+            fault.then()
             return _abort(request)
         answer = await self._forward(request, call)
         fault.then()
@@ -216,7 +220,7 @@ class FaultProxy:
     async def _forward(self, request: web.Request, call: Call) -> web.StreamResponse:
         try:
             if call.watch:
-                return await self._forward_watch(request)
+                return await self._forward_watch(request, call)
             response = await self._exchange(request)
         except (ClientError, OSError):  # the API server itself is away
             return _abort(request)
@@ -224,7 +228,7 @@ class FaultProxy:
         await response.write_eof()
         return response
 
-    async def _forward_watch(self, request: web.Request) -> web.StreamResponse:
+    async def _forward_watch(self, request: web.Request, call: Call) -> web.StreamResponse:
         session: ClientSession = request.app[SESSION]
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_HEADERS}
         url = self._server + request.path_qs
@@ -234,7 +238,7 @@ class FaultProxy:
             )
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
-                while self._state.silent:
+                while call.number in self._state.silent:
                     await asyncio.sleep(STEP_SECONDS)
                 try:
                     await response.write(chunk)

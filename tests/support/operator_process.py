@@ -86,8 +86,19 @@ class OperatorProcess:
             if line.split("{")[0].split(" ")[0] == name and all(part in line for part in wanted)
         )
 
+    def ensure_started(self) -> None:
+        """Start it if it is dead, and wait until it is ready."""
+        if not self.alive():
+            self.start(wait=False)
+        self.wait_ready()
+
+    def kill_at_once(self) -> None:
+        """SIGKILL without waiting, from any thread."""
+        if self.child is not None and self.child.alive():
+            self.child.process.kill()
+
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL, and wait until it is gone."""
         if self.child is not None:
             child_process.kill(self.child)
 

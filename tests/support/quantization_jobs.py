@@ -25,6 +25,7 @@ def manifest(
     workers: int = 2,
     policy: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    output_claim: str = "out",
 ) -> Json:
     """A job that asks for little; `options` are further fields of spec.workers."""
     return {
@@ -40,17 +41,21 @@ def manifest(
             },
             "recipe": {"scheme": "W8A8"},
             "workers": {"count": workers, **(options or {})},
-            "output": {"pvc": {"claimName": "out", "path": name}, "formats": ["Ascend"]},
+            "output": {"pvc": {"claimName": output_claim, "path": name}, "formats": ["Ascend"]},
             "runPolicy": dict(policy or {}),
         },
     }
 
 
 def add_claims(
-    cluster: Cluster, namespace: str, *, modes: tuple[str, ...] = ("ReadWriteMany",)
+    cluster: Cluster,
+    namespace: str,
+    *,
+    names: tuple[str, ...] = CLAIMS,
+    modes: tuple[str, ...] = ("ReadWriteMany",),
 ) -> None:
-    """The claims that `manifest` names, each bound to a volume of its own."""
-    for claim in CLAIMS:
+    """Claims, those that `manifest` names if none are given, each bound to a volume of its own."""
+    for claim in names:
         volume = f"{namespace}-{claim}"
         size = {"storage": "1Gi"}
         place = {
