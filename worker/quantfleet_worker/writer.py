@@ -51,17 +51,19 @@ class Writer:
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
-            self._do(*item)
-            del item  # or a whole layer would live until the next one comes
+            layer, job = item
+            started = monotonic()
+            try:
+                job()
+            except BaseException as error:  # whatever it is: raised again in the main thread
+                self._failure = error
+            # a whole layer hangs on it, and must be gone before the next one is solved
+            del item, job
+            self._note(layer, started)
             if self._failure is not None:
                 return
 
-    def _do(self, layer: int, job: Callable[[], None]) -> None:
-        started = monotonic()
-        try:
-            job()
-        except BaseException as error:  # whatever it is: raised again in the main thread
-            self._failure = error
+    def _note(self, layer: int, started: float) -> None:
         with self._changed:
             self.seconds += monotonic() - started
             self._done = layer
