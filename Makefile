@@ -61,8 +61,8 @@ test-controlplane: setup kubernetes  ## the tests on a real Kubernetes control p
 soak: demo-data kubernetes  ## the long lists in full (hours)
 	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m soak --timeout 3600
 
-bench: demo-data  ## speed and memory, a JSON line a figure
-	PYTHONPATH=scripts $(VENV)/bin/python -m benchmarks --demo $(DEMO)
+bench: demo-data kubernetes  ## speed, memory and 1,000 jobs, a JSON line a figure
+	PYTHONPATH=scripts:tests/support $(VENV)/bin/python -m benchmarks --demo $(DEMO)
 
 clean:  ## remove what was built, but not the fetched model and text
 	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

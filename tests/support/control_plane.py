@@ -5,6 +5,7 @@ would write, the test writes (pod_states.py), to pods that the real scheduler bo
 exist in name only.
 """
 
+import json
 import os
 import shutil
 import ssl
@@ -23,6 +24,9 @@ from child_process import Child, wait_for
 from cluster_access import Access, Cluster, Json, Refused, write_kubeconfig
 
 ADMIN_TOKEN = "admin-token-of-a-test"
+OPERATOR_TOKEN = "operator-token-of-a-test"
+OPERATOR_USER = "operator-under-test"
+"""As powerful as the admin, and told apart from it in the audit log."""
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 READY_SECONDS = 60.0
 SERVICE_RANGE = "10.96.0.0/16"
@@ -83,6 +87,17 @@ class ControlPlane:
         _start(self, "kube-apiserver", _api_server_flags(self))
         _wait_ready(self)
 
+    def audited(self, user: str) -> list[Json]:
+        """Finished requests of a user, oldest first; a watch counts when it began."""
+        with self.audit_log.open() as lines:
+            entries = [json.loads(line) for line in lines if user in line and line.endswith("\n")]
+        return [
+            entry
+            for entry in entries
+            if entry["user"]["username"] == user
+            and (entry["stage"] == "ResponseComplete") != (entry["verb"] == "watch")
+        ]
+
     def kubeconfig(self, path: Path, *, token: str, server: str | None = None) -> Path:
         """A kubeconfig for another user, or through another door (a proxy)."""
         authority = self.authority if server is None or server.startswith("https") else None
@@ -135,7 +150,9 @@ def _prepare(folder: Path, programs: Path) -> ControlPlane:
     folder.mkdir(parents=True, exist_ok=True)
     certificates = folder / "certificates"
     certificates.mkdir()
-    (folder / "tokens.csv").write_text(f'{ADMIN_TOKEN},admin,admin,"system:masters"\n')
+    users = {ADMIN_TOKEN: "admin", OPERATOR_TOKEN: OPERATOR_USER}
+    rows = [f'{token},{user},{user},"system:masters"\n' for token, user in users.items()]
+    (folder / "tokens.csv").write_text("".join(rows))
     (folder / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
     key = str(folder / "service-accounts.key")
     making = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key]

@@ -9,7 +9,7 @@ from typing import Any
 
 import quantization_jobs
 from cluster_access import Cluster, Json
-from control_plane import ADMIN_TOKEN, ControlPlane
+from control_plane import OPERATOR_TOKEN, ControlPlane
 from operator_process import OperatorProcess, operator_process
 from quantfleet_api.names import JOB_NAME_LABEL
 from quantization_jobs import Quantization, manifest
@@ -55,7 +55,7 @@ def open_workplace(
     folder: Path,
     *,
     server: str | None = None,
-    token: str = ADMIN_TOKEN,
+    token: str = OPERATOR_TOKEN,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Workplace]:
     """Claims, kubelet and operator for a namespace; `server` is a proxy to go through."""
