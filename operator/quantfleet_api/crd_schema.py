@@ -33,6 +33,9 @@ _COPIED = (
 )
 """Keywords that mean the same to the API server, in the order in which they are written."""
 
+MOST_EXACT = 2**53
+"""The API server reads a maximum as a float64: one of 2^63 - 1 it takes for less than any number."""
+
 
 def structural_schema(model: type[BaseModel]) -> Schema:
     """The schema of a model of the manifest or the status."""
@@ -49,6 +52,8 @@ def _structural(node: Mapping[str, Any], models: Mapping[str, Any]) -> Schema:
     schema |= {keyword: node[keyword] for keyword in _COPIED if keyword in node}
     if node.get("type") == "integer":
         schema["format"] = "int32" if node.get("maximum", 2**63) < 2**31 else "int64"
+        if schema.get("maximum", 0) > MOST_EXACT:
+            del schema["maximum"]
     if "properties" in node:
         schema["properties"] = {
             name: _structural(entry, models) for name, entry in node["properties"].items()
