@@ -1,0 +1,124 @@
+"""The environment of a worker's container.
+
+Rank = completion index of the pod x processes a pod + local rank; the process that starts a pod's
+ranks computes it. What the operator sets of the contract cannot be overridden by a job; options of
+the communication libraries can.
+"""
+
+from typing import Literal
+
+from quantfleet_api.names import master_address
+from quantfleet_api.spec import Workers
+
+MASTER_PORT = 29500
+CONFIG_FOLDER = "/etc/quantfleet"
+VOLUMES_FOLDER = "/volumes"
+TOKEN_FOLDER = "/var/run/secrets/quantfleet"
+POD_NETWORK = "eth0"
+"""The interface of the pod network, by the convention of container runtimes."""
+
+RESERVED_VARIABLES = frozenset(
+    {
+        "QUANTFLEET_SPEC",
+        "QUANTFLEET_ATTEMPT",
+        "QUANTFLEET_JOB_UID",
+        "QUANTFLEET_VOLUMES",
+        "QUANTFLEET_POD_NAME",
+        "QUANTFLEET_NODE_NAME",
+        "QUANTFLEET_PROGRESS_URL",
+        "QUANTFLEET_PROGRESS_CA_FILE",
+        "QUANTFLEET_PROGRESS_TOKEN_FILE",
+        "JOB_COMPLETION_INDEX",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NNODES",
+        "NPROC_PER_NODE",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "HOME",
+        "TMPDIR",
+    }
+)
+Variable = dict[str, object]
+Backend = Literal["HCCL", "NCCL", "Gloo"]
+
+
+def backend_of(workers: Workers) -> Backend:
+    """The backend that a job uses; Auto goes by the vendor of its devices."""
+    if workers.backend != "Auto":
+        return workers.backend
+    vendor = (workers.device_resource_name or "").split("/")[0]
+    known: dict[str, Backend] = {"huawei.com": "HCCL", "nvidia.com": "NCCL"}
+    return known.get(vendor, "Gloo")
+
+
+def library_options(workers: Workers) -> dict[str, str]:
+    """Defaults of the communication libraries; a job's own variables win."""
+    options = {
+        "GLOO_SOCKET_IFNAME": POD_NETWORK,
+        "OMP_NUM_THREADS": str(workers.threads_per_process),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    match backend_of(workers):
+        case "HCCL":
+            options |= {
+                "HCCL_SOCKET_IFNAME": POD_NETWORK,
+                # Pods of a gang start minutes apart while images are pulled; the default is 120 s.
+                "HCCL_CONNECT_TIMEOUT": "600",
+                "HCCL_EXEC_TIMEOUT": "3600",
+                "HCCL_DETERMINISTIC": "true",  # equal sums in every run
+            }
+        case "NCCL":
+            options |= {"NCCL_SOCKET_IFNAME": POD_NETWORK, "NCCL_DEBUG": "WARN"}
+        case "Gloo":
+            pass
+    return options
+
+
+def environment(
+    workers: Workers,
+    *,
+    name: str,
+    uid: str,
+    namespace: str,
+    attempt: int,
+    progress: tuple[str, bool] | None,
+) -> list[Variable]:
+    """All variables of the container, in an order that does not change.
+
+    `progress` is where to report and whether certificates to trust are mounted; None = nowhere.
+    """
+    count, processes = workers.count or 1, workers.processes_per_worker
+    contract = {
+        "QUANTFLEET_SPEC": f"{CONFIG_FOLDER}/job.json",
+        "QUANTFLEET_ATTEMPT": str(attempt),
+        "QUANTFLEET_JOB_UID": uid,
+        "QUANTFLEET_VOLUMES": VOLUMES_FOLDER,
+        "MASTER_ADDR": master_address(name, uid, attempt, namespace),
+        "MASTER_PORT": str(MASTER_PORT),
+        "NNODES": str(count),
+        "NPROC_PER_NODE": str(processes),
+        "WORLD_SIZE": str(count * processes),
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+    }
+    if progress is not None:
+        url, has_ca = progress
+        contract["QUANTFLEET_PROGRESS_URL"] = url
+        contract["QUANTFLEET_PROGRESS_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"
+        if has_ca:
+            contract["QUANTFLEET_PROGRESS_CA_FILE"] = f"{CONFIG_FOLDER}/ca.crt"
+    own = {variable.name: variable.value for variable in workers.env}
+    literal = contract | library_options(workers) | own
+    variables: list[Variable] = [{"name": key, "value": value} for key, value in literal.items()]
+    return [
+        *variables,
+        _from_field("QUANTFLEET_POD_NAME", "metadata.name"),
+        _from_field("QUANTFLEET_NODE_NAME", "spec.nodeName"),
+    ]
+
+
+def _from_field(name: str, path: str) -> Variable:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
