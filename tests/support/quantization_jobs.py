@@ -39,7 +39,7 @@ def manifest(
                 "sampleCount": 8,
                 "sequenceLength": 64,
             },
-            "recipe": {"scheme": "W8A8"},
+            "recipe": {"scheme": "W8A8", "weights": {"method": "RTN"}},
             "workers": {"count": workers, **(options or {})},
             "output": {"pvc": {"claimName": output_claim, "path": name}, "formats": ["Ascend"]},
             "runPolicy": dict(policy or {}),
