@@ -34,7 +34,7 @@ _COPIED = (
 """Keywords that mean the same to the API server, in the order in which they are written."""
 
 MOST_EXACT = 2**53
-"""The API server reads a maximum as a float64: one of 2^63 - 1 it takes for less than any number."""
+"""The API server reads a maximum as a float64, and 2^63 - 1 as less than any number."""
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:

@@ -37,7 +37,7 @@ def edited(document: dict[str, Any], edits: Edits) -> dict[str, Any]:
         if value == DELETE:
             del target[last]
         else:
-            target[last] = value
+            target[last] = copy.deepcopy(value)  # later edits may go into it
     return result
 
 
