@@ -57,7 +57,10 @@ class OperatorProcess:
                 raise RuntimeError(f"the operator ended:\n{self.log()}")
             return self.answers("readyz")
 
-        wait_for("operator ready", ready, seconds=seconds)
+        try:
+            wait_for("operator ready", ready, seconds=seconds)
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}\n{self.log()}") from late
 
     def alive(self) -> bool:
         return self.child is not None and self.child.alive()
