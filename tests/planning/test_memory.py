@@ -118,3 +118,11 @@ def test_items_are_sorted_and_never_empty(bench: Any) -> None:
     assert sizes == sorted(sizes, reverse=True)
     assert min(sizes) > 0
     assert total_bytes(moment) == sum(sizes)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 9])
+def test_all_ranks_together_send_a_reservoir_once(bench: Any, world_size: int) -> None:
+    plan = bench.plan(recipe__activations={"observer": "MSE"}, calibration__sampleCount=11).plan
+    rows = sum(sum(batch.lengths) for batch in plan.micro_batches)
+    layout = make_layout(plan, world_size)
+    assert sum(layout.kept_rows) == min(plan.reservoir_rows, rows)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantfleet_worker.statistics.reservoir import Reservoir, row_keys, threshold
+from quantfleet_worker.statistics.reservoir import Reservoir, packed_bytes, row_keys, threshold
 
 FEATURES = 3
 
@@ -89,18 +89,20 @@ def test_the_threshold_of_many_samples_is_that_of_all_their_keys() -> None:
     assert threshold(many, 100) == int(keys[99])
 
 
-@given(lengths=lengths, capacity=st.integers(1, 40))
+@given(lengths=lengths, capacity=st.integers(1, 40), spare=st.integers(0, 3))
 @settings(max_examples=30)
-def test_unpack_gives_back_what_was_packed(lengths: list[int], capacity: int) -> None:
+def test_unpack_gives_back_what_was_packed(lengths: list[int], capacity: int, spare: int) -> None:
     reservoir = Reservoir(capacity, FEATURES)
     for X_NI, keys_N in sample_rows(lengths, set()):
         reservoir.update(X_NI, keys_N)
-    packed = reservoir.pack()
-    again = Reservoir.unpack(packed, capacity=capacity, features=FEATURES)
-    assert len(packed) == reservoir.num_bytes == Reservoir(capacity, FEATURES).num_bytes
+    places = len(reservoir.keys) + spare
+    packed = reservoir.pack(places)
+    again = Reservoir.unpack(packed, places=places, capacity=capacity, features=FEATURES)
+    assert len(packed) == packed_bytes(places, FEATURES)
     assert torch.equal(again.keys, reservoir.keys)
     assert torch.equal(again.rows, reservoir.rows)
-    assert torch.equal(again.merge(Reservoir.identity(capacity, FEATURES)).pack(), packed)
+    merged = again.merge(Reservoir.identity(capacity, FEATURES))
+    assert torch.equal(merged.pack(places), packed)
 
 
 def test_keys_are_splitmix64_of_sample_and_position() -> None:

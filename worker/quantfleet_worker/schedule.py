@@ -7,9 +7,11 @@ depend on the number of ranks, so neither do the bits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from quantfleet_api.plan import LayerPlan, LinearPlan, Plan, SitePlan
+from quantfleet_api.plan import LayerPlan, LinearPlan, MicroBatch, Plan, SitePlan
 from quantfleet_worker.data import shard
+from quantfleet_worker.statistics.reservoir import row_keys, threshold
 
 TASK_ROWS = 512
 """Rows of a task. Part of the numerics: GPTQ of a block of rows is one matrix product a step."""
@@ -55,6 +57,7 @@ class Layout:
     world_size: int
     leaf_ranges: tuple[tuple[int, int], ...]
     micro_batch_ranges: tuple[tuple[int, int], ...]
+    kept_rows: tuple[int, ...]  # of each rank's, how many a site's reservoir can keep
 
     def leaves_of(self, rank: int) -> range:
         """Leaf indices of `rank`."""
@@ -73,10 +76,28 @@ def make_layout(plan: Plan, world_size: int) -> Layout:
     ]
     leaf_ranges = shard(tokens, world_size)
     bounds = [start for start, _ in plan.leaves] + [len(plan.micro_batches)]
+    micro_batch_ranges = tuple((bounds[start], bounds[stop]) for start, stop in leaf_ranges)
+    kept = kept_rows(plan.micro_batches, plan.reservoir_rows)
     return Layout(
         world_size=world_size,
         leaf_ranges=leaf_ranges,
-        micro_batch_ranges=tuple((bounds[start], bounds[stop]) for start, stop in leaf_ranges),
+        micro_batch_ranges=micro_batch_ranges,
+        kept_rows=tuple(sum(kept[start:stop]) for start, stop in micro_batch_ranges),
+    )
+
+
+@lru_cache(maxsize=2)
+def kept_rows(micro_batches: tuple[MicroBatch, ...], capacity: int) -> tuple[int, ...]:
+    """Rows of each micro-batch whose keys are among the `capacity` smallest of all.
+
+    Which rows those are follows from the lengths alone, so what a rank's reservoir can hold, and
+    has to send, is known before any row is. Rows that are not finite leave their places empty.
+    """
+    lengths = [list(zip(batch.samples, batch.lengths, strict=True)) for batch in micro_batches]
+    highest = threshold([pair for batch in lengths for pair in batch], capacity)
+    return tuple(
+        sum(int((row_keys(sample, length) <= highest).sum()) for sample, length in batch)
+        for batch in lengths
     )
 
 

@@ -17,7 +17,7 @@ from quantfleet_worker.exchange import Exchange
 from quantfleet_worker.schedule import LayerLayout, Layout, Task
 from quantfleet_worker.solve import SiteSolution, TaskSolution, static_scheme_of
 from quantfleet_worker.statistics.packing import as_bytes
-from quantfleet_worker.statistics.site import SiteStatistics
+from quantfleet_worker.statistics.site import Share, SiteStatistics
 
 
 class Cursor:
@@ -45,6 +45,11 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(parts)) if parts else torch.empty(0, dtype=torch.uint8)
 
 
+def share_of(layout: Layout, rank: int) -> Share:
+    """What `rank` runs."""
+    return Share(leaves=layout.leaf_ranges[rank], kept_rows=layout.kept_rows[rank])
+
+
 # 1. partials
 
 
@@ -56,7 +61,7 @@ def partial_bytes(
     for source in range(layout.world_size):
         for index, site in enumerate(layer.sites):
             table[source][own.site_owners[index]] += SiteStatistics.num_bytes(
-                site, plan, layout.leaf_ranges[source]
+                site, plan, share_of(layout, source)
             )
     return table
 
@@ -73,7 +78,8 @@ def exchange_partials(
     outgoing: list[list[Tensor]] = [[] for _ in range(layout.world_size)]
     for index, owner in enumerate(own.site_owners):
         if owner != exchange.rank:
-            outgoing[owner].append(statistics[index].pack())
+            share = share_of(layout, exchange.rank)
+            outgoing[owner].append(statistics[index].pack(share))
     received = exchange.all_to_all(
         [_joined(parts) for parts in outgoing], partial_bytes(plan, layout, layer, own)
     )
@@ -85,10 +91,10 @@ def exchange_partials(
         total = statistics[index]
         for source, cursor in enumerate(cursors):
             if source != exchange.rank:
-                site, leaves = layer.sites[index], layout.leaf_ranges[source]
-                size = SiteStatistics.num_bytes(site, plan, leaves)
+                site, share = layer.sites[index], share_of(layout, source)
+                size = SiteStatistics.num_bytes(site, plan, share)
                 total = total.merge(
-                    SiteStatistics.unpack(cursor.take_bytes(size), site, plan, leaves)
+                    SiteStatistics.unpack(cursor.take_bytes(size), site, plan, share)
                 )
         merged[index] = total
     return merged

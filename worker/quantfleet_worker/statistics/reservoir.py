@@ -92,25 +92,24 @@ class Reservoir:
         self._settle()
         return self._rows
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the packed form, full or not."""
-        return 8 + self.capacity * (8 + 4 * self.features)
+    def pack(self, places: int) -> Tensor:
+        """uint8 [packed_bytes]: K (int64), keys (int64), rows (float32); K <= places.
 
-    def pack(self) -> Tensor:
-        """uint8 [num_bytes]: K (int64), keys (int64), rows (float32); empty places are zeros."""
-        empty = self.capacity - len(self.keys)
+        Empty places are zeros: the size must not depend on what the rows hold.
+        """
+        empty = places - len(self.keys)
+        assert empty >= 0, "more rows than places"
         keys = torch.cat([self._keys, torch.zeros(empty, dtype=torch.int64)])
         rows = torch.cat([self._rows, torch.zeros(empty, self.features)])
         return packing.pack((len(self._keys),), (keys, rows))
 
     @classmethod
-    def unpack(cls, packed: Tensor, *, capacity: int, features: int) -> "Reservoir":
+    def unpack(cls, packed: Tensor, *, places: int, capacity: int, features: int) -> "Reservoir":
         """The value that `pack` gave."""
         (kept,), rest = packing.unpack_counts(packed, 1)
         reservoir = cls(capacity, features)
         reservoir._keys = packing.from_bytes(rest[: 8 * kept], torch.int64, (kept,))
-        rows = rest[8 * capacity : 8 * capacity + 4 * kept * features]
+        rows = rest[8 * places : 8 * places + 4 * kept * features]
         reservoir._rows = packing.from_bytes(rows, torch.float32, (kept, features))
         return reservoir
 
@@ -136,6 +135,11 @@ class Reservoir:
         self._pending, self._num_pending = [], 0
         if len(self._keys) == self.capacity > 0:
             self.limit = min(self.limit, int(self._keys[-1]))
+
+
+def packed_bytes(places: int, features: int) -> int:
+    """Bytes of a packed reservoir, full or not."""
+    return 8 + places * (8 + 4 * features)
 
 
 def _signed(value: int) -> int:

@@ -14,11 +14,16 @@ from quantfleet_api.plan import Plan, SitePlan
 from quantfleet_worker.statistics import second_moment
 from quantfleet_worker.statistics.histogram import UniversalHistogram
 from quantfleet_worker.statistics.ranges import ChannelRanges
-from quantfleet_worker.statistics.reservoir import Reservoir
+from quantfleet_worker.statistics.reservoir import Reservoir, packed_bytes
 from quantfleet_worker.statistics.second_moment import SecondMoment
 
-Leaves = tuple[int, int]
-"""Leaf indices [start, stop) of a rank."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a rank has run, as far as it decides how much it has to send."""
+
+    leaves: tuple[int, int]  # [start, stop)
+    kept_rows: int  # most rows that its reservoir can hold
 
 
 class KeptRows(Protocol):
@@ -84,8 +89,8 @@ class SiteStatistics:
         return merged
 
     @staticmethod
-    def num_bytes(site: SitePlan, plan: Plan, leaves: Leaves) -> int:
-        """Bytes of `pack` by a rank that has run `leaves`."""
+    def num_bytes(site: SitePlan, plan: Plan, share: Share) -> int:
+        """Bytes of `pack` by the rank of that share."""
         total = 0
         for name in site.statistics:
             match name:
@@ -94,22 +99,29 @@ class SiteStatistics:
                 case "histogram":
                     total += 8 << 16
                 case "reservoir":
-                    total += 8 + plan.reservoir_rows * (8 + 4 * site.features)
+                    total += packed_bytes(share.kept_rows, site.features)
                 case "second_moment":
                     total += second_moment.packed_bytes(
-                        site.features, max(1, len(plan.leaves)), *leaves
+                        site.features, max(1, len(plan.leaves)), *share.leaves
                     )
         return total
 
-    def pack(self) -> Tensor:
+    def pack(self, share: Share) -> Tensor:
         """uint8 [num_bytes]."""
-        parts = (self.ranges, self.histogram, self.reservoir, self.second_moment)
-        packed = [part.pack() for part in parts if part is not None]
+        packed: list[Tensor] = []
+        if self.ranges is not None:
+            packed.append(self.ranges.pack())
+        if self.histogram is not None:
+            packed.append(self.histogram.pack())
+        if self.reservoir is not None:
+            packed.append(self.reservoir.pack(share.kept_rows))
+        if self.second_moment is not None:
+            packed.append(self.second_moment.pack())
         return torch.cat(packed) if packed else torch.empty(0, dtype=torch.uint8)
 
     @classmethod
-    def unpack(cls, packed: Tensor, site: SitePlan, plan: Plan, leaves: Leaves) -> "SiteStatistics":
-        """The value that `pack` gave on a rank that has run `leaves`."""
+    def unpack(cls, packed: Tensor, site: SitePlan, plan: Plan, share: Share) -> "SiteStatistics":
+        """The value that `pack` gave on the rank of that share."""
         features, position = site.features, 0
         found = cls.identity(site, plan)
 
@@ -124,15 +136,18 @@ class SiteStatistics:
             found.histogram = UniversalHistogram.unpack(take(found.histogram.num_bytes))
         if found.reservoir is not None:
             found.reservoir = Reservoir.unpack(
-                take(found.reservoir.num_bytes), capacity=plan.reservoir_rows, features=features
+                take(packed_bytes(share.kept_rows, features)),
+                places=share.kept_rows,
+                capacity=plan.reservoir_rows,
+                features=features,
             )
         if found.second_moment is not None:
             found.second_moment = SecondMoment.unpack(
                 packed[position:],
                 features=features,
                 num_leaves=max(1, len(plan.leaves)),
-                start=leaves[0],
-                stop=leaves[1],
+                start=share.leaves[0],
+                stop=share.leaves[1],
             )
         return found
 
@@ -144,7 +159,7 @@ class SiteStatistics:
         if "second_moment" in site.statistics:
             return second_moment.node_bytes(site.features)
         if "reservoir" in site.statistics:
-            return 8 + plan.reservoir_rows * (8 + 4 * site.features)
+            return packed_bytes(plan.reservoir_rows, site.features)
         return 0
 
     def pack_merged(self) -> Tensor:
@@ -152,7 +167,7 @@ class SiteStatistics:
         if self.second_moment is not None:
             return self.second_moment.pack_node(self.second_moment.nodes[0])
         if self.reservoir is not None:
-            return self.reservoir.pack()
+            return self.reservoir.pack(self.reservoir.capacity)
         return torch.empty(0, dtype=torch.uint8)
 
     @classmethod
@@ -164,6 +179,9 @@ class SiteStatistics:
             found.second_moment.add_packed_node((0, 0), packed)
         elif "reservoir" in site.statistics:
             found.reservoir = Reservoir.unpack(
-                packed, capacity=plan.reservoir_rows, features=site.features
+                packed,
+                places=plan.reservoir_rows,
+                capacity=plan.reservoir_rows,
+                features=site.features,
             )
         return found
