@@ -127,11 +127,22 @@ class Controller:
         )
 
     async def _confirm(self, key: Key, view: JobView) -> None:
-        """A Job that should be there and was not seen is asked for: its absence would count."""
+        """Asks for the attempt's Job where what was seen of it would count and may be old.
+
+        That is when it was not seen at all, and when a pod is being deleted: a Job says that it
+        failed before it stops the survivors, but two watches may tell it the other way round.
+        """
         reference = view.status.job_ref
         if reference is None or is_terminal(view.status):
             return
-        if reference.uid not in self.store.children(view.uid).jobs:
+        children = self.store.children(view.uid)
+        job = children.jobs.get(reference.uid)
+        undecided = job is not None and job.failure is None and job.success is None
+        leaving = any(
+            pod.attempt == view.status.attempt and (pod.gone or pod.deletion_time is not None)
+            for pod in children.pods.values()
+        )
+        if job is None or (undecided and leaving):
             found = await self.cluster.find("batch/v1", "Job", view.namespace, reference.name)
             if found is not None:
                 self.store.put("Job", found)

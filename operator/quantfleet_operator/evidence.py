@@ -81,9 +81,10 @@ def evidence(
         own = [pod for pod in own if pod.deletion_time is None]
     target = job.failure.time if job is not None and job.failure is not None else None
     found = worst(_judged(pod, target, now, same_second=False) for pod in own)
-    if found is None or found.cause is Cause.UNKNOWN:
+    alone = any(_ended_unasked(pod, now) for pod in own)
+    if not alone and (found is None or found.cause is Cause.UNKNOWN):
         # Times have whole seconds: a pod deleted in the second in which the Job failed was either
-        # the cause or a survivor. Where nothing else failed on its own it was the cause.
+        # the cause or a survivor. Where nothing ended on its own, be it with 75, it was the cause.
         found = worst([found, *(_judged(pod, target, now, same_second=True) for pod in own)])
     return found
 
@@ -102,8 +103,10 @@ def _judged(
         reason = _word(pod.disruption.reason, "Disrupted")
         return _failure(pod, Cause.DISRUPTION, reason, pod.disruption.message, pod.disruption.time)
     asked = _asked_to_end(pod, now)
-    if asked is None or _ended_before(pod, asked):
-        return _ended(pod, now) if pod.exit is not None or pod.phase == "Failed" else None
+    if _ended_unasked(pod, now):
+        return _ended(pod, now)
+    if asked is None:
+        return None
     survived = failure_target is not None and (
         asked > failure_target if same_second else asked >= failure_target
     )
@@ -117,6 +120,13 @@ def _asked_to_end(pod: Pod, now: datetime) -> datetime | None:
     if pod.deletion_time is not None:
         return pod.deletion_time - timedelta(seconds=pod.grace_seconds)
     return now if pod.gone and pod.phase != "Failed" else None
+
+
+def _ended_unasked(pod: Pod, now: datetime) -> bool:
+    asked = _asked_to_end(pod, now)
+    return (pod.exit is not None or pod.phase == "Failed") and (
+        asked is None or _ended_before(pod, asked)
+    )
 
 
 def _ended_before(pod: Pod, asked: datetime) -> bool:
