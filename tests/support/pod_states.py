@@ -142,15 +142,17 @@ def evict(cluster: Cluster, pod: Json) -> None:
     cluster.access.call("POST", path, body)
 
 
+def forget(cluster: Cluster, pod: Json) -> None:
+    """The simulated kubelet leaves this pod to the test from now on, as if its node were gone."""
+    meta = pod["metadata"]
+    body = {"metadata": {"annotations": {LOST: "true"}}}
+    cluster.patch("pods", meta["name"], body, namespace=meta["namespace"])
+
+
 def lose_node(cluster: Cluster, pod: Json, *, grace_seconds: int = 30) -> None:
     """The pod's node is gone: its deletion is asked for, and nobody ever carries it out."""
     meta = pod["metadata"]
-    cluster.patch(
-        "pods",
-        meta["name"],
-        {"metadata": {"annotations": {LOST: "true"}}},
-        namespace=meta["namespace"],
-    )
+    forget(cluster, pod)
     reason = "DeletionByTaintManager"
     _write(cluster, pod, {"conditions": [_condition("DisruptionTarget", True, reason=reason)]})
     options = {"gracePeriodSeconds": grace_seconds}
