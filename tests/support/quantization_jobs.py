@@ -75,6 +75,13 @@ def add_claims(
         body = {"metadata": {"name": claim}, "spec": asked}
         cluster.create("persistentvolumeclaims", body, namespace=namespace)
 
+    def bound() -> bool:
+        found = cluster.list("persistentvolumeclaims", namespace=namespace)
+        return all(claim["status"].get("phase") == "Bound" for claim in found)
+
+    # a pod that is scheduled before is held back for seconds
+    wait_for(f"claims of {namespace} bound", bound)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
