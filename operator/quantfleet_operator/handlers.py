@@ -32,6 +32,7 @@ def registry_of(
 ) -> kopf.OperatorRegistry:
     """The handlers; `restarted` is called when a watch starts anew with a list."""
     registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(_login)
     for kind, (group, version, plural) in RESOURCES.items():
         _register(registry, kind, (group, version, plural), store, queue, health, restarted)
     return registry
@@ -59,6 +60,11 @@ def _register(
             queue.soon(key, COALESCE_SECONDS)
 
     kopf.on.event(*resource, registry=registry, id=f"{kind.lower()}-event")(event)
+
+
+def _login(**context: Any) -> Any:
+    """Credentials as the client library finds them, asked for again when the server says no."""
+    return kopf.login_via_client(**context)
 
 
 def configure(settings: kopf.OperatorSettings) -> None:

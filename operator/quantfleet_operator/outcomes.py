@@ -29,17 +29,28 @@ WITHOUT_CHILDREN = frozenset({"WorkersNotReady", "DeadlineExceeded"})
 """Reasons of Failed after which nothing of the job is left to read: all children go at once."""
 
 
-def complete(case: Case, status: JobStatus, child: ChildJob) -> Decision:
-    """Rank 0 published and exited with 0 (rule C4); its last words say what (rule C8)."""
-    assert child.success is not None, "complete() is for a Job that met its success criteria"
+def published_at(observed: Observed, attempt: int) -> datetime | None:
+    """When rank 0 exited with 0, which it does only after publishing; None before.
+
+    Its Job says so as SuccessCriteriaMet (rule C4); where a peer fails in the same second, the Job
+    may say that it failed, and only the pod tells.
+    """
+    child, first = child_of(observed, attempt), _first_pod(observed, attempt)
+    if child is not None and child.success is not None:
+        return child.completion_time or child.success.time
+    return first.exit.time if first and first.exit and first.exit.code == 0 else None
+
+
+def complete(case: Case, status: JobStatus, at: datetime) -> Decision:
+    """Rank 0 published and exited with 0; its last words say what (rule C8)."""
     first = _first_pod(case.observed, status.attempt)
-    late = (case.now - child.success.time).total_seconds() < LATE_POD_SECONDS
+    late = (case.now - at).total_seconds() < LATE_POD_SECONDS
     if late and first is not None and first.exit is None and not first.gone:
         return Decision(requeue_after=1)
     said = Termination()
     if first is not None and first.exit is not None:
         said = parse_termination(first.exit.message)
-    at = child.completion_time or child.success.time
+    child = child_of(case.observed, status.attempt)
     pvc = case.job.spec.output.pvc
     output = PublishedOutput(
         path=f"{pvc.claim_name}/{pvc.path}",

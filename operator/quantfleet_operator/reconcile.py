@@ -24,7 +24,7 @@ from quantfleet_operator.decision import Decision, Event
 from quantfleet_operator.evidence import told
 from quantfleet_operator.gang import deeds, watch_gang
 from quantfleet_operator.observed import JobView, Observed
-from quantfleet_operator.outcomes import complete, fail, finished, refuse
+from quantfleet_operator.outcomes import complete, fail, finished, published_at, refuse
 from quantfleet_operator.settings import Settings
 from quantfleet_operator.suspension import is_paused, suspend
 from quantfleet_operator.wakeups import next_look
@@ -65,9 +65,9 @@ def _accepted(case: Case) -> JobStatus:
 
 
 def _decide(case: Case, status: JobStatus) -> Decision:
-    child = child_of(case.observed, status.attempt)
-    if child is not None and child.success is not None:
-        return complete(case, status, child)
+    published = published_at(case.observed, status.attempt)
+    if published is not None:
+        return complete(case, status, published)
     paused = is_paused(case, status)
     status = remember(case, status, paused=paused)
     expired = _expired(case, status)
