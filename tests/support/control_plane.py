@@ -233,6 +233,8 @@ def _controller_flags(plane: ControlPlane) -> dict[str, str]:
         "kube-api-qps": "1000",
         "kube-api-burst": "2000",
         "concurrent-job-syncs": "10",
+        # a claim that it saw before its volume is bound at the next look
+        "pvclaimbinder-sync-period": "1s",
         "v": "1",
     }
 

@@ -212,7 +212,8 @@ class FaultProxy:
         session: ClientSession = request.app[SESSION]
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_HEADERS}
         url = self._server + request.path_qs
-        body = await request.read()
+        # without a body there must be no content type either, which b"" would bring
+        body = await request.read() or None
         async with session.request(request.method, url, data=body, headers=headers) as answer:
             kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_HEADERS}
             return web.Response(status=answer.status, headers=kept, body=await answer.read())
