@@ -14,7 +14,7 @@ PYTEST := $(VENV)/bin/python -m pytest
 # decoder layers of the cut copy of the demo model that tests use
 CUT_LAYERS := 2
 
-.PHONY: help setup demo-data kubernetes demo lint format test test-unit test-distributed test-controlplane soak bench clean
+.PHONY: help setup demo-data kubernetes demo lint format generate test test-unit test-distributed test-controlplane soak bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -45,6 +45,9 @@ lint: setup  ## formatting, lints, types and import directions
 format: setup  ## format the code and mend what can be mended
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+generate: setup  ## write the CRD, the chart's copy of it and the reference of fields anew
+	$(VENV)/bin/python scripts/generate.py
 
 test: lint demo-data kubernetes  ## lint, then every test but the soak
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal
