@@ -117,8 +117,8 @@ def _judged(
 
 def _asked_to_end(pod: Pod, now: datetime) -> datetime | None:
     """When the pod's deletion was asked for; a pod that vanished without a word was asked now."""
-    if pod.deletion_time is not None:
-        return pod.deletion_time - timedelta(seconds=pod.grace_seconds)
+    if pod.asked is not None:
+        return pod.asked
     return now if pod.gone and pod.phase != "Failed" else None
 
 
@@ -130,8 +130,14 @@ def _ended_unasked(pod: Pod, now: datetime) -> bool:
 
 
 def _ended_before(pod: Pod, asked: datetime) -> bool:
-    """Whether the worker ended before it was asked to; within a second its exit code tells."""
+    """Whether the worker ended before it was asked to; within a second its exit code tells.
+
+    Nobody is killed without a reason: with these exit codes the deletion came first.
+    """
     if pod.exit is None or pod.exit.time is None:
+        return False
+    killed = pod.exit.code in (ExitCode.KILLED, ExitCode.TERMINATED)
+    if killed and pod.exit.reason != "OOMKilled":
         return False
     return pod.exit.time < asked or (pod.exit.time == asked and pod.exit.code not in COLLATERAL)
 

@@ -6,7 +6,7 @@ objects. An object of the API server always has its metadata, so only its status
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from quantfleet_api.names import JOB_UID_LABEL, attempt_of
@@ -102,8 +102,11 @@ class Pod:
     phase: str
     resource_version: str
     deletion_time: datetime | None
-    """When the pod should be gone: its deletion was asked for `grace_seconds` earlier."""
+    """When the pod should be gone."""
     grace_seconds: int
+    asked: datetime | None
+    """When its deletion was first asked for: `grace_seconds` before `deletion_time`, but both move
+    when the kubelet lets the pod go, so what was seen earlier counts."""
     ready: bool
     disruption: Happened | None
     """The DisruptionTarget condition."""
@@ -197,6 +200,8 @@ def parse_pod(raw: Raw) -> Pod:
     meta, status = raw["metadata"], raw.get("status") or {}
     labels, true = meta.get("labels") or {}, _true_conditions(status)
     index = (meta.get("annotations") or {}).get(INDEX_ANNOTATION, "")
+    deletion_time = parse_time(meta.get("deletionTimestamp"))
+    grace = meta.get("deletionGracePeriodSeconds") or 0
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
@@ -206,8 +211,9 @@ def parse_pod(raw: Raw) -> Pod:
         node=raw["spec"].get("nodeName") or "",
         phase=status.get("phase") or "Pending",
         resource_version=meta["resourceVersion"],
-        deletion_time=parse_time(meta.get("deletionTimestamp")),
-        grace_seconds=meta.get("deletionGracePeriodSeconds") or 0,
+        deletion_time=deletion_time,
+        grace_seconds=grace,
+        asked=deletion_time - timedelta(seconds=grace) if deletion_time else None,
         ready="Ready" in true,
         disruption=true.get("DisruptionTarget"),
         exit=_exit(status),

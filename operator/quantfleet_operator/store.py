@@ -104,7 +104,8 @@ class Store:
             case "Job":
                 self._children[owner].jobs[uid] = parse_job(raw)
             case "Pod":
-                self._children[owner].pods[uid] = parse_pod(raw)
+                pods = self._children[owner].pods
+                pods[uid] = _first_asked(parse_pod(raw), pods.get(uid))
             case "Service":
                 self._children[owner].services.add(uid)
         return key
@@ -124,7 +125,8 @@ class Store:
         owner = meta["uid"] if kind == "QuantizationJob" else meta["labels"][JOB_UID_LABEL]
         children = self._children.get(owner)
         if kind == "Pod" and children is not None:
-            children.pods[meta["uid"]] = parse_pod(raw)
+            uid = meta["uid"]
+            children.pods[uid] = _first_asked(parse_pod(raw), children.pods.get(uid))
         self._gone(meta["uid"], Known(kind, int(meta["resourceVersion"]), key, owner))
         return key
 
@@ -195,6 +197,13 @@ class Store:
         for uid, pod in tuple(children.pods.items()):
             if pod.gone and (over or pod.attempt < view.status.attempt):
                 del children.pods[uid]
+
+
+def _first_asked(new: Pod, old: Pod | None) -> Pod:
+    """The pod with the earliest time at which its deletion was seen to be asked for."""
+    if old is None or old.asked is None or (new.asked is not None and new.asked <= old.asked):
+        return new
+    return replace(new, asked=old.asked)
 
 
 def _key_of(kind: Kind, raw: Raw) -> Key | None:
