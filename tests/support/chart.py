@@ -3,11 +3,14 @@
 import os
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from control_plane import ControlPlane, wait_namespace_usable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts" / "quantfleet"
@@ -50,3 +53,44 @@ def objects(*options: str) -> list[dict[str, Any]]:
 def of_kind(found: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """The objects of one kind."""
     return [entry for entry in found if entry["kind"] == kind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """A release in a cluster, and how its operator gets in."""
+
+    plane: ControlPlane
+    release: str
+    namespace: str
+
+    @property
+    def operator_user(self) -> str:
+        """The user that the operator's service account is."""
+        return f"system:serviceaccount:{self.namespace}:{self.release}-quantfleet-operator"
+
+    def token(self) -> str:
+        """A token of the operator's service account, as its pod would have."""
+        account = self.operator_user.rsplit(":", 1)[1]
+        told = self.plane.cluster.kubectl("create", "token", account, "-n", self.namespace)
+        return told.strip()
+
+    def helm(self, command: str, *arguments: str) -> str:
+        """A helm command about this release."""
+        options = ("-n", self.namespace, *arguments)
+        return helm(command, self.release, *options, kubeconfig=self.plane.cluster.kubeconfig)
+
+    def deployment(self) -> dict[str, Any]:
+        """The operator's Deployment, as the API server has it."""
+        name = f"{self.release}-quantfleet-operator"
+        return self.plane.cluster.get("deployments", name, namespace=self.namespace)
+
+
+def install(plane: ControlPlane, release: str, *options: str, chart: Path = CHART) -> Installed:
+    """Install the chart into a namespace of the release's own, with restricted pod security."""
+    namespace = f"{release}-system"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    plane.cluster.create("namespaces", {"metadata": {"name": namespace, "labels": labels}})
+    wait_namespace_usable(plane.cluster, namespace)
+    installed = Installed(plane=plane, release=release, namespace=namespace)
+    installed.helm("install", str(chart), *options)
+    return installed
