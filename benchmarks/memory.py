@@ -1,6 +1,6 @@
 """Does a rank need the memory that `quantfleet plan` prints? On a model with layers of real size.
 
-The model is random (weights decide no memory): Llama, 4 layers of 95 million parameters in float32.
+The model is random (weights decide no memory): Llama, 2 layers of 95 million parameters in float32.
 Measured is each rank's peak resident memory above what it had after its imports and the start of
 the gang, against the sum that the plan prints for it.
 """
@@ -15,7 +15,7 @@ from benchmarks.speed import manifest
 from quantfleet_api.loading import parse_job
 from quantfleet_worker.launch import run_job
 
-LAYERS, HIDDEN, INTERMEDIATE, HEADS, VOCABULARY = 4, 2560, 10240, 20, 4096
+LAYERS, HIDDEN, INTERMEDIATE, HEADS, VOCABULARY = 2, 2560, 10240, 20, 4096
 SAMPLES, TOKENS = 8, 128
 LIMIT = 0.10
 RECIPES: dict[str, Mapping[str, Any]] = {

@@ -101,7 +101,7 @@ def solve_buffers(plan: Plan, layer: LayerPlan) -> int:
     """Merged statistics that tasks read, the factor of the largest H, and one task's rows."""
     merged = sum(SiteStatistics.merged_num_bytes(site, plan) for site in layer.sites)
     squares = [FLOAT_BYTES * site.features**2 for site in layer.sites if _has_moment(site)]
-    factoring = 4 * max(squares, default=0)  # permuted, its factor, the identity and a copy
+    factoring = 3 * max(squares, default=0)  # H permuted, its factor, the identity
     kept = 2 * max(squares, default=0)  # of one site at a time: H whole, its inverse's factor
     rows = max(
         (min(TASK_ROWS, x.out_features) * x.in_features for x in linears_of(layer)), default=0
