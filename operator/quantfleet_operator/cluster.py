@@ -17,7 +17,7 @@ from uuid import uuid4
 import urllib3
 from kubernetes import client, config
 
-from quantfleet_api.names import API_VERSION, CRD_NAME, GROUP, KIND, SELECTOR
+from quantfleet_api.names import API_VERSION, CRD_NAME, GROUP, JOB_UID_LABEL, KIND, SELECTOR
 from quantfleet_api.status import OPERATOR_FIELD_MANAGER
 from quantfleet_operator.answers import AlreadyExists, ApiError, Stale, Unavailable, error_of
 from quantfleet_operator.decision import Delete, Event, Manifest, SuspendJob
@@ -109,12 +109,18 @@ class Cluster:
         except Stale:
             return None
 
-    async def list_all(self, api_version: str, kind: str, namespace: str | None) -> Page:
-        """All our objects of a kind in a namespace (None: anywhere), page by page."""
+    async def list_all(
+        self, api_version: str, kind: str, namespace: str | None, *, job_uid: str = ""
+    ) -> Page:
+        """All our objects of a kind in a namespace (None: anywhere), page by page.
+
+        With a `job_uid` only the children of that job.
+        """
         items: list[Raw] = []
         query = [("limit", str(PAGE))]
         if kind != KIND:
-            query.append(("labelSelector", SELECTOR))
+            own = f",{JOB_UID_LABEL}={job_uid}" if job_uid else ""
+            query.append(("labelSelector", SELECTOR + own))
         path, more = path_of(api_version, kind, namespace), ""
         while True:
             last = [("continue", more)] if more else []

@@ -127,10 +127,11 @@ class Controller:
         )
 
     async def _confirm(self, key: Key, view: JobView) -> None:
-        """Asks for the attempt's Job where what was seen of it would count and may be old.
+        """Asks for what decides over an attempt where what was seen of it may be old.
 
-        That is when it was not seen at all, and when a pod is being deleted: a Job says that it
-        failed before it stops the survivors, but two watches may tell it the other way round.
+        Watches of several kinds may run apart: a Job that was not seen at all; a pod that is being
+        deleted, since a Job says that it failed before it stops the survivors; and the last words
+        of the pods of a Job that is over, which no later look would take back.
         """
         reference = view.status.job_ref
         if reference is None or is_terminal(view.status):
@@ -146,6 +147,11 @@ class Controller:
             found = await self.cluster.find("batch/v1", "Job", view.namespace, reference.name)
             if found is not None:
                 self.store.put("Job", found)
+        job = self.store.children(view.uid).jobs.get(reference.uid)
+        if job is not None and (job.failure is not None or job.success is not None):
+            page = await self.cluster.list_all("v1", "Pod", view.namespace, job_uid=view.uid)
+            for pod in page.items:
+                self.store.put("Pod", pod)
 
     async def _probed(
         self, view: JobView, observed: Observed, decision: Decision, probe: Manifest
