@@ -68,7 +68,13 @@ def write_status(job: Quantization, status: Json, manager: str) -> None:
     [
         {"phase": "Calibrating"},
         {"attempt": 2},
-        {"progress": {"attempt": 1, "stage": "Calibrating", "lastUpdateTime": "2026-01-01T00:00:00Z"}},
+        {
+            "progress": {
+                "attempt": 1,
+                "stage": "Calibrating",
+                "lastUpdateTime": "2026-01-01T00:00:00Z",
+            }
+        },
         {"restarts": {"application": 1, "disruption": 0}},
     ],
     ids=["phase", "attempt", "progress", "restarts"],
