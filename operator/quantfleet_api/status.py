@@ -238,6 +238,17 @@ class JobStatus(Reported):
     workers: Annotated[WorkerCounts, Field(description="Pods of the present attempt.")] = (
         WorkerCounts()
     )
+    worker_image: (
+        Annotated[
+            str,
+            Field(
+                max_length=1024,
+                description="Image of all attempts, fixed when the first began: another version of "
+                "the engine could not go on with the work of this one.",
+            ),
+        ]
+        | None
+    ) = None
     job_ref: (
         Annotated[
             JobReference, Field(description="Job of the present attempt; absent until it exists.")

@@ -57,15 +57,15 @@ def admit(job: JobView, settings: Settings) -> Admitted:
         "spec": dict(job.spec),
     }
     resolved = resolve(parse_job(manifest))
-    workers = _resolved_workers(resolved.spec.workers, settings)
+    workers = _resolved_workers(resolved.spec.workers, job.status.worker_image, settings)
     _check_names(job, workers)
     _check_devices(workers)
     spec = resolved.spec.model_copy(update={"workers": workers})
     return Admitted(namespace=job.namespace, name=job.name, uid=job.uid, spec=spec)
 
 
-def _resolved_workers(workers: Workers, settings: Settings) -> Workers:
-    image = workers.image or settings.worker_image
+def _resolved_workers(workers: Workers, fixed_image: str | None, settings: Settings) -> Workers:
+    image = workers.image or fixed_image or settings.worker_image
     if not image:
         rule = "is required, because this operator has no default worker image"
         raise InvalidInput("spec.workers.image", None, rule)

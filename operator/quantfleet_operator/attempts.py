@@ -21,7 +21,12 @@ STEADY_SECONDS = 600
 def begin(case: Case, status: JobStatus) -> JobStatus:
     """The first attempt: intent only, its Job comes after this is written."""
     now = format_time(case.now)
-    update = {"attempt": 1, "start_time": now, "attempt_start_time": now}
+    update = {
+        "attempt": 1,
+        "start_time": now,
+        "attempt_start_time": now,
+        "worker_image": case.job.image,
+    }
     status = _cleared(case, status.model_copy(update=update))
     return start_clocks(status, waiting_from=case.now, now=case.now)
 

@@ -5,6 +5,7 @@ ranks computes it. What the operator sets of the contract cannot be overridden b
 the communication libraries can.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from quantfleet_api.names import master_address
@@ -110,14 +111,19 @@ def environment(
         contract["QUANTFLEET_PROGRESS_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"
         if has_ca:
             contract["QUANTFLEET_PROGRESS_CA_FILE"] = f"{CONFIG_FOLDER}/ca.crt"
-    own = {variable.name: variable.value for variable in workers.env}
-    literal = contract | library_options(workers) | own
-    variables: list[Variable] = [{"name": key, "value": value} for key, value in literal.items()]
     return [
-        *variables,
+        *_literals(contract | library_options(workers) | _own(workers)),
         _from_field("QUANTFLEET_POD_NAME", "metadata.name"),
         _from_field("QUANTFLEET_NODE_NAME", "spec.nodeName"),
     ]
+
+
+def _own(workers: Workers) -> dict[str, str]:
+    return {variable.name: variable.value for variable in workers.env}
+
+
+def _literals(values: Mapping[str, str]) -> list[Variable]:
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def _from_field(name: str, path: str) -> Variable:
