@@ -8,7 +8,7 @@ from quantfleet_operator.case import Case, child_of, counted, pods_of
 from quantfleet_operator.conditions import holds, with_condition
 from quantfleet_operator.deadlines import seconds_since, start_clocks
 from quantfleet_operator.decision import Decision, Event, Manifest
-from quantfleet_operator.evidence import evidence, past_grace, told, worst
+from quantfleet_operator.evidence import evidence, past_grace, told, told_by_job, worst
 from quantfleet_operator.manifests.job import attempt_job
 from quantfleet_operator.observed import ChildJob, format_time
 from quantfleet_operator.outcomes import fail
@@ -71,10 +71,11 @@ def _job_deleted(case: Case, status: JobStatus) -> Failure:
 
 def _unexplained(status: JobStatus, child: ChildJob) -> Failure:
     assert child.failure is not None, "called for a failed Job"
+    cause, reason = told_by_job(child.failure)
     return Failure(
         attempt=status.attempt,
-        cause=Cause.UNKNOWN,
-        reason=child.failure.reason or "JobFailed",
+        cause=cause,
+        reason=reason,
         message=child.failure.message[:1024],
         finished_time=format_time(child.failure.time),
     )

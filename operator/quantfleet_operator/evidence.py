@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from quantfleet_api.errors import ExitCode
 from quantfleet_api.status import MOST_MESSAGE, Cause, Failure
 from quantfleet_api.termination import parse_termination
-from quantfleet_operator.observed import ChildJob, Pod, format_time
+from quantfleet_operator.observed import ChildJob, Happened, Pod, format_time
 
 LOST_AFTER = timedelta(seconds=60)
 """How long past the end of its grace period a pod is waited for (rule C1)."""
@@ -179,6 +179,16 @@ def _failure(pod: Pod, cause: Cause, reason: str, message: str, time: datetime) 
         message=message[:MOST_MESSAGE],
         finished_time=format_time(time),
     )
+
+
+def told_by_job(failure: Happened) -> tuple[Cause, str]:
+    """Cause and reason where no pod is left to tell; only the rules of its failure policy can."""
+    if failure.reason == "PodFailurePolicy" and "DisruptionTarget" in failure.message:
+        return Cause.DISRUPTION, "Disrupted"
+    code = re.search(r"failed with exit code (\d+) matching", failure.message)
+    if code is not None and int(code.group(1)) in PERMANENT:
+        return _CAUSES[int(code.group(1))]
+    return Cause.UNKNOWN, failure.reason or "JobFailed"
 
 
 def _word(text: str, default: str) -> str:

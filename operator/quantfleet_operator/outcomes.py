@@ -8,7 +8,7 @@ is over. The job itself is never deleted.
 from datetime import datetime
 
 from quantfleet_api.names import child_name
-from quantfleet_api.status import ConditionType, JobStatus, PublishedOutput
+from quantfleet_api.status import ConditionType, JobReference, JobStatus, PublishedOutput
 from quantfleet_api.termination import Termination, parse_termination
 from quantfleet_operator.case import Case, child_of, counted
 from quantfleet_operator.conditions import (
@@ -60,6 +60,9 @@ def complete(case: Case, status: JobStatus, at: datetime) -> Decision:
         warnings=said.warnings,
     )
     status = counted(status, child, case.observed).model_copy(update={"output": output})
+    if child is not None and status.job_ref is None:  # it ended before anybody could say it began
+        reference = JobReference(name=child.name, uid=child.uid)
+        status = status.model_copy(update={"job_ref": reference})
     if said.manifest_digest:
         text = f"published {output.path} with manifest digest {said.manifest_digest}"
         status = _with(status, ConditionType.OUTPUT_VERIFIED, "True", "Verified", text, case.now)
