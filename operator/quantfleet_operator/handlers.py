@@ -6,7 +6,8 @@ the operator is down (rule C15). An event handler that fails is not tried again,
 that can fail on one object and not on all; what a watch misses, the resync finds.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import kopf
@@ -25,6 +26,17 @@ RESOURCES: dict[Kind, tuple[str, str, str]] = {
 }
 COALESCE_SECONDS = 0.05
 """Changes of a job's children within this time are looked at together."""
+
+
+class Backoffs:
+    """Waits between requests of a watch that fail, in seconds: without an end.
+
+    kopf gives up with the last one, and the process with it; an API server that answers 503 for
+    minutes is no reason to start anew.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.5, 1, 2, 3, 5), itertools.repeat(8))
 
 
 def registry_of(
@@ -78,6 +90,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.inactivity_timeout = 70  # bookmarks come every minute
     settings.watching.reconnect_backoff = 0.5
     settings.watching.chunk_size = 500
+    settings.networking.error_backoffs = Backoffs()
     settings.networking.request_timeout = 60
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 1.0  # memory of objects at rest

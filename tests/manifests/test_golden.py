@@ -29,6 +29,21 @@ REPORTING = replace(
 )
 
 
+class _Readable(yaml.SafeDumper):
+    """YAML to be read: no references, and texts of several lines as such."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in data else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Readable.add_representer(str, _text)
+
+
 def with_workers(**workers: Any) -> dict[str, Any]:
     plain = spec()
     return plain | {"workers": plain["workers"] | workers}
@@ -87,7 +102,7 @@ def built(case: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_children_are_the_reviewed_ones(case: str) -> None:
-    text = yaml.safe_dump_all(built(case), sort_keys=True, width=100)
+    text = yaml.dump_all(built(case), Dumper=_Readable, sort_keys=True, width=100)
     path = GOLDEN / f"{case}.yaml"
     if os.environ.get("QUANTFLEET_WRITE_GOLDEN"):
         path.write_text(text)

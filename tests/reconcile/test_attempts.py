@@ -9,6 +9,7 @@ from quantfleet_api.status import Cause, ConditionType, JobStatus, Phase, Restar
 from quantfleet_operator.decision import CreateJob, Decision, Delete
 from quantfleet_operator.observed import JobView, Observed
 from reconcile_builders import (
+    SETTINGS,
     at,
     child,
     condition,
@@ -238,3 +239,12 @@ def test_the_failed_condition_quotes_the_root_cause() -> None:
     assert status is not None
     assert status.workers.failed_indexes == "0-1"
     assert status.completion_time == at(100).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_all_attempts_run_the_image_of_the_first_whatever_the_operators_default_becomes() -> None:
+    """The work of one version of the engine cannot be gone on with by another."""
+    upgraded = replace(SETTINGS, worker_image="registry.invalid/worker:2")
+    decision = decide(running(), Observed(), 50, settings=upgraded)
+    (create,) = [action for action in decision.actions if isinstance(action, CreateJob)]
+    (container,) = create.manifest["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.invalid/worker:1"

@@ -1,6 +1,7 @@
 """What is registered with kopf (C15): event handlers and nothing that marks objects or blocks."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import kopf
@@ -65,3 +66,14 @@ def test_children_are_filtered_by_the_server() -> None:
     assert {name for _, name in selected} == {"jobs", "pods", "services"}
     assert settings.scanning.disabled
     assert not settings.posting.enabled
+
+
+def test_a_watch_never_gives_up_and_never_waits_long() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    backoffs = settings.networking.error_backoffs
+    assert not isinstance(backoffs, int | float)
+    for _ in range(2):  # each request starts anew
+        waits = list(itertools.islice(backoffs, 1000))
+        assert len(waits) == 1000
+        assert max(waits) <= 10
