@@ -123,7 +123,10 @@ def test_upgrade_with_jobs_running(bare_plane: ControlPlane, tmp_path: Path) -> 
         before = [everything_of(job) for job in jobs]
 
         after_upgrade = OperatorProcess(
-            kubeconfig=place.operator.kubeconfig, namespaces=(), folder=tmp_path
+            kubeconfig=place.operator.kubeconfig,
+            namespaces=(),
+            folder=tmp_path,
+            settings={"QUANTFLEET_WORKER_IMAGE": "none.invalid/quantfleet-worker:newer"},
         )
         after_upgrade.start(wait=False)
         try:

@@ -68,7 +68,9 @@ def place(cluster: Cluster) -> str:
 
 
 @pytest.mark.parametrize(
-    ("before", "change", "message"), REFUSED, ids=lambda value: "+".join(value)[:40]
+    ("before", "change", "message"),
+    REFUSED,
+    ids=lambda value: value if isinstance(value, str) else "+".join(value)[:40],
 )
 def test_most_of_a_spec_is_fixed(
     cluster: Cluster, place: str, before: Edits, change: Edits, message: str
