@@ -18,6 +18,8 @@ from workplaces import Workplace
 
 SUBMITTERS = 8
 QUIET_SECONDS = 3.0
+LATER_JOBS = 10
+"""Submitted one after another when the burst is over: what a user then sees of the operator."""
 BUCKET = re.compile(r'^quantfleet_reconcile_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 
 
@@ -31,7 +33,7 @@ class ScaleFigures:
     """From the first creation until the last job was Complete."""
     operator_peak_bytes: int
     reconcile_p99_seconds: float
-    """Upper bound, from the histogram, of looks at jobs once the burst was created."""
+    """Upper bound, from the histogram, of looks at jobs that came after the burst."""
     requests_a_job: float
     writes_a_job: float
     idle_writes: int
@@ -51,7 +53,6 @@ def run_burst(
     with ThreadPoolExecutor(SUBMITTERS) as pool:
         list(pool.map(submit, range(jobs)))
     submitted = time.monotonic()
-    buckets = reconcile_buckets(workplace.operator)
     wait_for(
         f"{jobs} jobs complete",
         lambda: completed(workplace) >= jobs,
@@ -61,6 +62,11 @@ def run_burst(
     ended = time.monotonic()
     wait_for("quiet", lambda: writes_meanwhile(plane, QUIET_SECONDS) == 0, seconds=120)
     made = plane.audited(OPERATOR_USER)[before:]
+    buckets = reconcile_buckets(workplace.operator)
+    for number in range(LATER_JOBS):
+        submit(number)
+    wait_for("later jobs complete", lambda: completed(workplace) >= jobs + LATER_JOBS, every=0.5)
+    wait_for("quiet", lambda: writes_meanwhile(plane, QUIET_SECONDS) == 0, seconds=120)
     return ScaleFigures(
         jobs=jobs,
         submit_seconds=submitted - begun,
