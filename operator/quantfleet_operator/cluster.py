@@ -23,7 +23,7 @@ from quantfleet_operator.answers import AlreadyExists, ApiError, Stale, Unavaila
 from quantfleet_operator.decision import Delete, Event, Manifest, SuspendJob
 from quantfleet_operator.kinds import path_of
 from quantfleet_operator.metrics import API_CALLS, API_SECONDS
-from quantfleet_operator.observed import JobView, Raw
+from quantfleet_operator.observed import SUSPENDED_ANNOTATION, JobView, Raw
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,9 @@ class Cluster:
 
     async def suspend(self, namespace: str, action: SuspendJob) -> Raw:
         """Suspends or resumes this very Job; another of its name is Stale."""
-        body = {"metadata": {"uid": action.uid}, "spec": {"suspend": action.suspend}}
+        mark = {SUSPENDED_ANNOTATION: "true" if action.suspend else None}
+        meta = {"uid": action.uid, "annotations": mark}
+        body = {"metadata": meta, "spec": {"suspend": action.suspend}}
         path = path_of("batch/v1", "Job", namespace, action.name)
         query = [("fieldManager", OPERATOR_FIELD_MANAGER)]
         return await self._call("patch", path, body, query, MERGE)

@@ -112,7 +112,7 @@ def deeds(case: Case, status: JobStatus) -> tuple[Action, ...]:
     actions: list[Action] = [
         delete_job(job)
         for job in case.observed.jobs
-        if job.attempt != status.attempt and not job.deleting
+        if job.attempt < status.attempt and not job.deleting
     ]
     actions += suspension_actions(case, status)
     if holds(status, ConditionType.SUSPENDED):

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from quantfleet_api.names import JOB_UID_LABEL, attempt_of
+from quantfleet_api.names import GROUP, JOB_UID_LABEL, attempt_of
 from quantfleet_api.status import JobStatus
 
 Raw = Mapping[str, Any]
 WORKER_CONTAINER = "worker"
+SUSPENDED_ANNOTATION = f"{GROUP}/suspended"
+"""On a Job: the operator suspended it, so the operator resumes it."""
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 
@@ -52,6 +54,8 @@ class ChildJob:
     resource_version: str
     deleting: bool
     suspended: bool
+    suspended_by_us: bool
+    """Whether it was the operator that suspended it last."""
     active: int
     ready: int
     succeeded: int
@@ -186,6 +190,7 @@ def parse_job(raw: Raw) -> ChildJob:
         resource_version=meta["resourceVersion"],
         deleting="deletionTimestamp" in meta,
         suspended=bool(spec.get("suspend")),
+        suspended_by_us=SUSPENDED_ANNOTATION in (meta.get("annotations") or {}),
         active=status.get("active") or 0,
         ready=status.get("ready") or 0,
         succeeded=status.get("succeeded") or 0,

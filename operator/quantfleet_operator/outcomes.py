@@ -112,7 +112,8 @@ def _stop(view: JobView, observed: Observed) -> tuple[Action, ...]:
     return tuple(
         delete_job(job)
         for job in observed.jobs
-        if not job.deleting and (job is not current or (failed and job.failure is None))
+        if not job.deleting
+        and (job.attempt < view.status.attempt or (job is current and failed and not job.failure))
     )
 
 

@@ -29,11 +29,16 @@ from quantfleet_operator.settings import Settings
 from quantfleet_operator.suspension import is_paused, suspend
 from quantfleet_operator.wakeups import next_look
 
+STALE_SECONDS = 1.0
+"""How soon to look again at a job whose present state is under way to us."""
+
 
 def reconcile(job: JobView, observed: Observed, now: datetime, settings: Settings) -> Decision:
     """The next step of a job's life.
 
-    1. Nothing, if job or namespace are being deleted (C7); housekeeping, if it is finished.
+    1. Nothing, if job or namespace are being deleted (C7), or if the job that is seen is older
+       than its children, as behind a slow watch beside another operator; housekeeping, if it is
+       finished.
     2. Refused for good, if it can never work.
     3. Complete, if rank 0 published (C4), whatever else is seen.
     4. Evidence of failure is remembered (C3); deadlines are kept.
@@ -44,6 +49,8 @@ def reconcile(job: JobView, observed: Observed, now: datetime, settings: Setting
         return Decision()
     if is_terminal(job.status):
         return finished(job, observed, now)
+    if any(child.attempt > job.status.attempt for child in observed.jobs):
+        return Decision(requeue_after=STALE_SECONDS)
     try:
         admitted = admit(job, settings)
     except InvalidInput as error:

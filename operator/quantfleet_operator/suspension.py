@@ -67,10 +67,7 @@ def _reason(case: Case, status: JobStatus) -> str:
     child = child_of(case.observed, status.attempt)
     if child is None or not child.suspended:
         return ""
-    by_us = holds(status, ConditionType.SUSPENDED) and (
-        reason_of(status, ConditionType.SUSPENDED) in (BY_USER, RESUMING)
-    )
-    return RESUMING if by_us else BY_OTHERS
+    return RESUMING if child.suspended_by_us else BY_OTHERS
 
 
 def _leaving(case: Case, status: JobStatus) -> tuple[Pod, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from quantfleet_api.status import Cause, ConditionType, JobStatus, Phase, Restarts
 from quantfleet_operator.decision import CreateJob, Decision, Delete
-from quantfleet_operator.observed import JobView, Observed
+from quantfleet_operator.observed import Observed
 from reconcile_builders import (
     SETTINGS,
     at,
@@ -220,10 +220,17 @@ def test_a_name_that_another_object_holds_is_said_and_tried_again() -> None:
     assert decision.requeue_after <= 10
 
 
-def test_jobs_of_other_attempts_are_deleted_wherever_they_come_from() -> None:
-    job: JobView = running()
-    observed = Observed(jobs=(child(ready=2), child(7)), pods=(pod(0), pod(1)), service_exists=True)
-    assert [a.uid for a in decide(job, observed, 20).actions if isinstance(a, Delete)] == ["job-7"]
+def test_c1_jobs_of_earlier_attempts_are_deleted_whenever_they_are_seen() -> None:
+    status = running().status.model_copy(update={"attempt": 3})
+    observed = Observed(jobs=(child(1), child(2), child(3, ready=2)), service_exists=True)
+    actions = decide(view(status), observed, 20).actions
+    assert [action.uid for action in actions if isinstance(action, Delete)] == ["job-1", "job-2"]
+
+
+def test_a_job_that_is_seen_older_than_its_children_is_left_until_it_is_seen_anew() -> None:
+    """Behind a slow watch, beside another operator that went on: nothing of its work is undone."""
+    observed = Observed(jobs=(child(2),), pods=(exited(1, 10),), service_exists=True)
+    assert decide(running(), observed, 20) == Decision(requeue_after=1)
 
 
 def test_the_failed_condition_quotes_the_root_cause() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from quantfleet_api.status import ConditionType, JobStatus, Phase
 from quantfleet_operator.decision import CreateJob, Delete, SuspendJob
-from quantfleet_operator.observed import Claim, Hold, JobView, Observed
+from quantfleet_operator.observed import ChildJob, Claim, Hold, JobView, Observed
 from reconcile_builders import (
     at,
     child,
@@ -29,10 +29,15 @@ SUSPEND = {"suspend": True, "activeDeadlineSeconds": 100, "preRunningDeadlineSec
 RUN = SUSPEND | {"suspend": False}
 
 
+def stopped_child() -> ChildJob:
+    """The Job of attempt 1, suspended by the operator."""
+    return child(suspended=True, suspended_by_us=True, active=0)
+
+
 def suspended(seconds: float = 60) -> JobView:
     """A job that ran for a minute and is suspended, its pods gone."""
     job = replace(running(policy=RUN), spec=view(policy=SUSPEND).spec)
-    return settle(job, Observed(jobs=(child(suspended=True, active=0),)), seconds)[0]
+    return settle(job, Observed(jobs=(stopped_child(),)), seconds)[0]
 
 
 def resume(job: JobView) -> JobView:
@@ -55,7 +60,7 @@ def test_c9_suspending_a_job_suspends_its_job_and_stops_the_clocks() -> None:
 
 
 def test_c9_a_suspended_job_never_fails_by_time() -> None:
-    stopped = Observed(jobs=(child(suspended=True, active=0),))
+    stopped = Observed(jobs=(stopped_child(),))
     decision = decide(suspended(), stopped, 1_000_000)
     assert (decision.status, decision.actions, decision.requeue_after) == (None, (), None)
 
@@ -63,17 +68,17 @@ def test_c9_a_suspended_job_never_fails_by_time() -> None:
 def test_c9_pods_that_the_suspension_stops_are_no_failure() -> None:
     job = replace(running(policy=RUN), spec=view(policy=SUSPEND).spec)
     pods = (deleted(exited(143, 61), 60), deleted(pod(1), 60))
-    after = settle(job, gang(*pods, job=child(suspended=True)), 62)[0].status
+    after = settle(job, gang(*pods, job=stopped_child()), 62)[0].status
     assert (after.attempt, after.last_failure) == (1, None)
 
 
 def test_c9_the_job_is_resumed_once_its_old_pods_are_gone() -> None:
     job = resume(suspended())
-    leaving = gang(deleted(pod(0), 60), job=child(suspended=True))
+    leaving = gang(deleted(pod(0), 60), job=stopped_child())
     job, decision = settle(job, leaving, 70)
     assert truth(job.status, ConditionType.SUSPENDED) == ("True", "Resuming")
     assert decision.actions == ()
-    decision = decide(job, Observed(jobs=(child(suspended=True),), service_exists=True), 80)
+    decision = decide(job, Observed(jobs=(stopped_child(),), service_exists=True), 80)
     assert decision.actions == (SuspendJob(name="tiny-0123a-a1", uid="job-1", suspend=False),)
 
 
@@ -91,7 +96,7 @@ def test_c9_clocks_go_on_when_the_job_is_resumed() -> None:
 
 def test_c9_a_pod_that_a_lost_node_keeps_is_left_behind_by_a_new_attempt() -> None:
     job = resume(suspended())
-    stuck = Observed(jobs=(child(suspended=True),), pods=(deleted(pod(0), 60, grace=30),))
+    stuck = Observed(jobs=(stopped_child(),), pods=(deleted(pod(0), 60, grace=30),))
     status = decide(job, stuck, 60 + 30 + 30 + 60).status
     assert status is not None
     assert status.attempt == 2

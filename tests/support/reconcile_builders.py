@@ -76,6 +76,7 @@ def child(attempt: int = 1, **more: Any) -> ChildJob:
         "resource_version": "1",
         "deleting": False,
         "suspended": False,
+        "suspended_by_us": False,
         "active": 2,
         "ready": 0,
         "succeeded": 0,
