@@ -6,7 +6,6 @@ store until every rank is ready, and only then are transfers made. `liveness.py`
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from quantfleet_api.errors import Interrupted, TryAgain
+from quantfleet_worker.local_store import LocalStore
 from quantfleet_worker.messages import Rendezvous
 
 TRANSFER_TIMEOUT = timedelta(minutes=5)
@@ -55,48 +55,6 @@ def open_store(
         wait_for_workers=False,
         use_libuv=False,
     )
-
-
-class LocalStore:
-    """The store of a rank that is alone."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._lock = threading.Lock()
-
-    def set(self, key: str, value: str) -> None:
-        """Set a key."""
-        with self._lock:
-            self._values[key] = value.encode()
-
-    def get(self, key: str) -> bytes:
-        """The value of a key that is there."""
-        with self._lock:
-            return self._values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all keys are there."""
-        with self._lock:
-            return all(key in self._values for key in keys)
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter that begins at 0; its new value."""
-        with self._lock:
-            value = int(self._values.get(key, b"0")) + amount
-            self._values[key] = str(value).encode()
-            return value
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a key that has the expected value, or none where "" is expected; its value now."""
-        with self._lock:
-            if self._values.get(key, b"").decode() == expected:
-                self._values[key] = desired.encode()
-            return self._values[key]
-
-    def delete_key(self, key: str) -> bool:
-        """Forget a key; whether it was there."""
-        with self._lock:
-            return self._values.pop(key, None) is not None
 
 
 Store = TCPStore | LocalStore
@@ -145,9 +103,19 @@ class Exchange:
     def get(self, key: str, *, patient: bool = False) -> str:
         """Wait for a record, however long its maker needs; if `patient`, also after a stop."""
         with _retriable("store"):
-            wait_for(self._store, [f"record/{key}"], _never if patient else self._should_stop)
+            wait_for(self._store, [f"record/{key}"], _never if patient else self._any_stop)
             value: bytes = self._store.get(f"record/{key}")
             return value.decode()
+
+    def stop_everyone(self) -> None:
+        """This rank was asked to stop, and whoever waits for its records would wait for ever."""
+        with _retriable("store"):
+            self._store.set(_STOPPED, "1")
+
+    def _any_stop(self) -> None:
+        self._should_stop()
+        if self._store.check([_STOPPED]):
+            raise Interrupted("a peer was stopped")
 
     # phases and transfers
 
@@ -162,7 +130,7 @@ class Exchange:
             if self._store.add(f"{key}/ready", 1) == self.world_size:
                 self._store.compare_set(f"{key}/go", "", phase)
             try:
-                wait_for(self._store, [f"{key}/go"], self._should_stop, longest=self._impatience)
+                wait_for(self._store, [f"{key}/go"], self._any_stop, longest=self._impatience)
             except Interrupted:
                 self._store.compare_set(f"{key}/go", "", _STOPPED)
             agreed = self._store.get(f"{key}/go").decode()

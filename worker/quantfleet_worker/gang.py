@@ -11,7 +11,7 @@ from typing import Any
 
 from quantfleet_api.errors import ExitCode
 from quantfleet_api.progress import Progress
-from quantfleet_worker.messages import RankJob, Ready, Rendezvous, start_rank
+from quantfleet_worker.messages import Meeting, RankJob, Ready, Rendezvous, start_rank
 
 STOPS = frozenset({ExitCode.INTERRUPTED, ExitCode.TERMINATED})
 LEAVE_SECONDS = 15.0
@@ -39,7 +39,7 @@ class _Member:
 
 
 class Gang:
-    """All ranks of one attempt on this machine."""
+    """The ranks of one attempt that this machine, or this pod, starts: all of them by default."""
 
     def __init__(
         self,
@@ -47,9 +47,11 @@ class Gang:
         ready: Ready,
         attempt: int,
         on_progress: Callable[[Progress], None],
+        meeting: Meeting | None = None,
     ) -> None:
         self._ready, self._on_progress = ready, on_progress
-        self._members = [self._start(context, rank, attempt) for rank in range(ready.world_size)]
+        self._meeting = meeting or Meeting(ranks=range(ready.world_size))
+        self._members = [self._start(context, rank, attempt) for rank in self._meeting.ranks]
         self._deadline: float | None = None
         self._stop_code = 0
         self._killed = False  # stopped twice
@@ -58,9 +60,12 @@ class Gang:
         ours, theirs = context.Pipe()
         job = RankJob(
             rendezvous=Rendezvous(
-                rank=rank, world_size=self._ready.world_size, host="127.0.0.1", port=0
+                rank=rank,
+                world_size=self._ready.world_size,
+                host=self._meeting.host,
+                port=self._meeting.port,
             ),
-            local_rank=rank,
+            local_rank=rank - self._meeting.ranks.start,
             threads=self._ready.threads,
             output=self._ready.output,
             attempt=attempt,
@@ -128,9 +133,11 @@ class Gang:
 
     def _suspect(self, lost: int | None, cause: str) -> None:
         """A rank was missed by its peers, though its process may be there (frozen, cut off)."""
-        if lost is None or self._members[lost].code is not None:
+        if lost is None or lost not in self._meeting.ranks:
             return
-        member = self._members[lost]
+        member = self._members[lost - self._meeting.ranks.start]
+        if member.code is not None:
+            return
         if not member.cause:
             member.cause = cause.partition(": ")[2] or cause
             member.order = monotonic()

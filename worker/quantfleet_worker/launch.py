@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from quantfleet_api.errors import (
@@ -32,9 +31,10 @@ from quantfleet_worker import published
 from quantfleet_worker.gang import Gang, GangResult, StopSignals
 from quantfleet_worker.handover import PLAN, write_handover
 from quantfleet_worker.journal import check_same_plan, read_journal
-from quantfleet_worker.messages import Ready, start_planner
+from quantfleet_worker.messages import Meeting, Ready, start_planner
 from quantfleet_worker.models.registry import FAMILIES
 from quantfleet_worker.work_folder import (
+    WorkFolder,
     begin_attempt,
     latest_attempt,
     locked,
@@ -78,30 +78,30 @@ def run_job(
     3. Lock the work folder; its journal must be of the same plan.
     4. Start the ranks and watch them. SIGINT and SIGTERM let them commit what is finished.
     """
-    started = monotonic()
     context = fork_server()
     try:
-        with StopSignals(_stop_before_work):
+        with StopSignals(stop_before_work):
             on_progress(Progress(rank=0, world_size=1, stage="Planning"))
-            ready = _plan(context, job, volumes, workers)  # 1
+            ready = plan_job(context, job, volumes, workers)  # 1
             for line in (*ready.warnings, *ready.notes):
                 on_log(f"warning: {line}")
-            done = _finished_before(ready, job)  # 2
+            done = finished_before(ready, job)  # 2
             if done is not None:
                 return done
-            _refuse_warnings(ready, job)
+            refuse_warnings(ready, job)
             with locked(ready.output):  # 3
-                _check_place(ready, job)
+                check_place(ready, job)
                 is_first = latest_attempt(ready.output) is None
-                result = _run(context, ready, discard_journal, on_progress, on_log)  # 4
-                if _is_over(result, is_first=is_first):
+                folder = start_attempt(ready, discard_journal, on_log)
+                result = run_gang(context, ready, folder.attempt, on_progress)  # 4
+                if is_over(result, is_first=is_first):
                     remove_work(ready.output)
-        return _outcome(ready, result, monotonic() - started)
+        return outcome_of(ready, result)
     except QuantFleetError as error:
         return Outcome(exit_code=error.exit_code, cause=str(error))
 
 
-def _refuse_warnings(ready: Ready, job: QuantizationJob) -> None:
+def refuse_warnings(ready: Ready, job: QuantizationJob) -> None:
     """Under `warnings: Fail`, what planning warns of costs no work."""
     if job.spec.recipe.warnings == "Fail" and ready.warnings:
         raise GateNotMet(f"spec.recipe.warnings is Fail and there is one: {ready.warnings[0]}")
@@ -114,7 +114,7 @@ def fork_server() -> ForkServerContext:
     return context
 
 
-def _plan(
+def plan_job(
     context: ForkServerContext,
     job: QuantizationJob,
     volumes: Mapping[str, Path],
@@ -174,14 +174,14 @@ def stops_are_ours() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _stop_before_work(code: int) -> None:
+def stop_before_work(code: int) -> None:
     """Raised out of a signal handler: no rank is at work, so there is nothing to commit."""
     stop = Interrupted("stopped on request")
     stop.exit_code = ExitCode(code)
     raise stop
 
 
-def _finished_before(ready: Ready, job: QuantizationJob) -> Outcome | None:
+def finished_before(ready: Ready, job: QuantizationJob) -> Outcome | None:
     """The output is there and is of this plan: nothing to do."""
     if not (ready.output / published.MANIFEST_NAME).is_file():
         return None
@@ -201,7 +201,7 @@ def _finished_before(ready: Ready, job: QuantizationJob) -> Outcome | None:
     )
 
 
-def _check_place(ready: Ready, job: QuantizationJob) -> None:
+def check_place(ready: Ready, job: QuantizationJob) -> None:
     """What may have changed since planning, now that the lock is held; and whose journal it is."""
     if ready.output.exists() and job.spec.output.overwrite_policy == "Fail":
         raise InvalidInput(
@@ -209,7 +209,7 @@ def _check_place(ready: Ready, job: QuantizationJob) -> None:
         )
 
 
-def _is_over(result: GangResult, *, is_first: bool) -> bool:
+def is_over(result: GangResult, *, is_first: bool) -> bool:
     """Whether nobody will go on from the work folder.
 
     What cannot be used (a weight that is not finite) leaves nothing behind, but work that was
@@ -227,13 +227,8 @@ def _remove_rest(output: Path) -> None:
             remove_work(output)
 
 
-def _run(
-    context: ForkServerContext,
-    ready: Ready,
-    discard_journal: bool,
-    on_progress: Callable[[Progress], None],
-    on_log: Callable[[str], None],
-) -> GangResult:
+def start_attempt(ready: Ready, discard_journal: bool, on_log: Callable[[str], None]) -> WorkFolder:
+    """Take the work over, with its journal if that is of the same plan. The lock is held."""
     before = latest_attempt(ready.output)
     journal = None if before is None or discard_journal else read_journal(before)
     if before is not None and journal is not None:
@@ -247,12 +242,24 @@ def _run(
             on_log(f"continuing: {len(journal.layers)} of {ready.num_layers} layers are committed")
     folder = begin_attempt(ready.output, discard=discard_journal)
     write_handover(folder, ready.plan, ready.tokens)
-    gang = Gang(context, ready, folder.attempt, on_progress)
+    return folder
+
+
+def run_gang(
+    context: ForkServerContext,
+    ready: Ready,
+    attempt: int,
+    on_progress: Callable[[Progress], None],
+    meeting: Meeting | None = None,
+) -> GangResult:
+    """Start the ranks that belong here and watch them until all have left."""
+    gang = Gang(context, ready, attempt, on_progress, meeting)
     with StopSignals(gang.ask_to_stop):
         return gang.run()
 
 
-def _outcome(ready: Ready, result: GangResult, seconds: float) -> Outcome:
+def outcome_of(ready: Ready, result: GangResult) -> Outcome:
+    """What the end of the gang means to whoever started it."""
     if result.code == ExitCode.DONE:
         report = _read_report(ready.output)
         return Outcome(exit_code=ExitCode.DONE, output=ready.output, report=report)

@@ -20,6 +20,15 @@ class Rendezvous:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Which ranks of a gang are started here, and where all of them meet."""
+
+    ranks: range
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankJob:
     """What the launcher tells a rank."""
 

@@ -77,6 +77,7 @@ def run_rank(job: RankJob, control: Control) -> None:
             control.progress(stage="Publishing")
             publish.publish(engine, perplexities)
     except Interrupted:
+        engine.exchange.stop_everyone()
         _leave_together(engine, liveness)
         raise
     control.progress(stage="Done", message="")

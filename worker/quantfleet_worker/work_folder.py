@@ -34,6 +34,10 @@ _CAUSES = {
 }
 
 
+class OutputLocked(InvalidInput):
+    """Another run works on this output now."""
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn a failed write into `OutputUnwritable` that names the path and the cause."""
@@ -217,7 +221,7 @@ def _open_lock(output: Path, path: Path) -> BinaryIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
-            raise InvalidInput(
+            raise OutputLocked(
                 "spec.output", str(output), "must not be written by another run at the same time"
             ) from None
         try:
