@@ -240,4 +240,4 @@ class PodOptions(Manifest):
     ] = ()
     """Environment of the worker container besides our own variables, which cannot be changed."""
     shared_memory: Quantity | None = None
-    """Size of /dev/shm, in memory, such as 16Gi. Absent: half of the node's memory."""
+    """Most that /dev/shm may hold, in memory, such as 16Gi. Absent: 1Gi, or 16Gi with devices."""
