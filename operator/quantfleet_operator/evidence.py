@@ -79,7 +79,9 @@ def evidence(
     own = [pod for pod in pods if pod.attempt == attempt and not _without_fault(pod)]
     if paused:
         own = [pod for pod in own if pod.deletion_time is None]
-    target = job.failure.time if job is not None and job.failure is not None else None
+    target = (
+        job.failure.time if job is not None and job.failure is not None else _first_end(own, now)
+    )
     found = worst(_judged(pod, target, now, same_second=False) for pod in own)
     alone = any(_ended_unasked(pod, now) for pod in own)
     if not alone and (found is None or found.cause is Cause.UNKNOWN):
@@ -87,6 +89,15 @@ def evidence(
         # the cause or a survivor. Where nothing ended on its own, be it with 75, it was the cause.
         found = worst([found, *(_judged(pod, target, now, same_second=True) for pod in own)])
     return found
+
+
+def _first_end(pods: Iterable[Pod], now: datetime) -> datetime | None:
+    """When the first pod ended on its own, which stands for the Job's failure until that is told.
+
+    The Job controller deletes the survivors first, and writes the Job's condition afterwards.
+    """
+    ends = [pod.exit.time for pod in pods if pod.exit is not None and _ended_unasked(pod, now)]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _without_fault(pod: Pod) -> bool:

@@ -131,3 +131,24 @@ def test_discarding_keeps_only_the_number_of_the_attempt(tmp_path: Path) -> None
     assert list(new.path.iterdir()) == []
     with pytest.raises(TryAgain):
         old.check_fence()
+
+
+def test_attempt_that_is_followed_while_it_removes_a_folder_removes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "result"
+    work_path(output).mkdir()
+    old = begin_attempt(output)
+    for start in range(3):
+        old.write_bytes(old.carry(1, range(start, start + 1)), b"a")
+    unlink = Path.unlink
+
+    def followed(self: Path, missing_ok: bool = False) -> None:
+        unlink(self, missing_ok)
+        monkeypatch.undo()
+        begin_attempt(output)
+
+    monkeypatch.setattr(Path, "unlink", followed)
+    old.remove(old.carry_folder(1))
+    new = WorkFolder(output=output, attempt=2)
+    assert len(list(new.carry_folder(1).iterdir())) == 2

@@ -120,6 +120,22 @@ def test_in_one_second_a_failure_on_its_own_is_the_cause_and_the_deletion_is_not
     assert (found.cause, found.index) == (Cause.APPLICATION, 0)
 
 
+@pytest.mark.parametrize("code", [1, 70, 75])
+@pytest.mark.parametrize("asked", [99, 99.5, 100])
+def test_a_survivor_that_is_deleted_before_the_job_says_that_it_failed_is_no_cause(
+    code: int, asked: float
+) -> None:
+    """The Job controller deletes first and writes the condition afterwards."""
+    found = seen(exited(code, 99, index=1), deleted(pod(0), asked), job=child())
+    assert found.index == 1
+    assert found.cause is not Cause.DISRUPTION
+
+
+def test_a_deletion_before_anything_ended_counts_before_the_job_says_that_it_failed() -> None:
+    found = seen(exited(75, 99, index=1), deleted(pod(0), 98), job=child())
+    assert (found.index, found.cause) == (0, Cause.DISRUPTION)
+
+
 def test_a_pod_that_vanished_without_a_word_was_deleted() -> None:
     found = seen(replace(pod(1), gone=True), job=child())
     assert (found.cause, found.reason, found.index) == (Cause.DISRUPTION, "PodDeleted", 1)

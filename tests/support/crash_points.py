@@ -93,7 +93,8 @@ def _carry_out(action: Action, folder: Path) -> None:
         case "freeze":
             # in a session of its own: a process group that loses its last parent is woken up again
             os.setsid()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # to this very thread, which else would go on until another one stops the process
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case "hold":
             _wait_for_file(folder / "go")
 

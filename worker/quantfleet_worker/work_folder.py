@@ -14,7 +14,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -143,11 +143,18 @@ class WorkFolder:
         return hashlib.sha256(content).hexdigest(), len(content)
 
     def remove(self, path: Path) -> None:
-        """Remove a file or folder of the work folder, if it is there."""
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        """Remove a file, or a folder of files, of the work folder, if it is there.
+
+        Step by step by name: what walks a folder by its descriptor (shutil.rmtree) would go on in
+        it after a later attempt has taken it over.
+        """
+        with suppress(FileNotFoundError):
+            if not path.is_dir():
+                path.unlink()
+                return
+            for entry in list(path.iterdir()):
+                entry.unlink()
+            path.rmdir()
 
 
 def work_path(output: Path) -> Path:
