@@ -221,7 +221,7 @@ class Cluster:
 
 
 def connect(*, threads: int, instance: str) -> Cluster:
-    """The cluster that KUBECONFIG names, or else the one that this process runs in."""
+    """The cluster that this process runs in; outside of one, that which KUBECONFIG names."""
     configuration = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)

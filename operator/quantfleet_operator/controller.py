@@ -34,7 +34,7 @@ from quantfleet_operator.diagnosis import Diagnoses
 from quantfleet_operator.holds import refused
 from quantfleet_operator.manifests.identity import CONTENT_ANNOTATION
 from quantfleet_operator.metrics import RECONCILE_SECONDS, RECONCILES, RESTARTS
-from quantfleet_operator.observed import Hold, JobView, Observed
+from quantfleet_operator.observed import Hold, JobView, Observed, Pod
 from quantfleet_operator.reconcile import reconcile
 from quantfleet_operator.settings import Settings
 from quantfleet_operator.store import Key, Store
@@ -114,9 +114,11 @@ class Controller:
             self.queue.schedule(key, decision.requeue_after)
 
     async def _observe(self, key: Key, view: JobView) -> Observed:
-        await self._confirm(key, view)
         children = self.store.children(view.uid)
         warnings, claims = await self.diagnoses.of(key, view, children, self.clock())
+        # The last wait: watches go on meanwhile, and what they bring was not confirmed.
+        await self._confirm(key, view)
+        children = self.store.children(view.uid)
         return Observed(
             jobs=tuple(children.jobs.values()),
             pods=tuple(children.pods.values()),
@@ -136,22 +138,32 @@ class Controller:
         reference = view.status.job_ref
         if reference is None or is_terminal(view.status):
             return
-        children = self.store.children(view.uid)
-        job = children.jobs.get(reference.uid)
-        undecided = job is not None and job.failure is None and job.success is None
-        leaving = any(
-            pod.attempt == view.status.attempt and (pod.gone or pod.deletion_time is not None)
-            for pod in children.pods.values()
-        )
-        if job is None or (undecided and leaving):
+        confirmed: dict[str, Pod] | None = None
+        while self._doubtful(view, reference.uid):
+            pods = dict(self.store.children(view.uid).pods)
+            if pods == confirmed:  # else a deletion came while the Job was asked for
+                break
             found = await self.cluster.find("batch/v1", "Job", view.namespace, reference.name)
             if found is not None:
                 self.store.put("Job", found)
+            confirmed = pods
         job = self.store.children(view.uid).jobs.get(reference.uid)
         if job is not None and (job.failure is not None or job.success is not None):
             page = await self.cluster.list_all("v1", "Pod", view.namespace, job_uid=view.uid)
             for pod in page.items:
                 self.store.put("Pod", pod)
+
+    def _doubtful(self, view: JobView, job_uid: str) -> bool:
+        """Whether the present attempt's Job may know more than its watch has brought."""
+        children = self.store.children(view.uid)
+        job = children.jobs.get(job_uid)
+        if job is None:
+            return True
+        leaving = any(
+            pod.attempt == view.status.attempt and (pod.gone or pod.deletion_time is not None)
+            for pod in children.pods.values()
+        )
+        return leaving and job.failure is None and job.success is None
 
     async def _probed(
         self, view: JobView, observed: Observed, decision: Decision, probe: Manifest

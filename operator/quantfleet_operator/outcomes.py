@@ -45,7 +45,7 @@ def complete(case: Case, status: JobStatus, at: datetime) -> Decision:
     """Rank 0 published and exited with 0; its last words say what (rule C8)."""
     first = _first_pod(case.observed, status.attempt)
     late = (case.now - at).total_seconds() < LATE_POD_SECONDS
-    if late and first is not None and first.exit is None and not first.gone:
+    if late and (first is None or (first.exit is None and not first.gone)):
         return Decision(requeue_after=1)
     said = Termination()
     if first is not None and first.exit is not None:

@@ -123,7 +123,8 @@ def test_metrics_count_jobs_restarts_and_reconciles(own_workplace: Workplace) ->
     pod_states.evict(own_workplace.cluster, pods[0])
     job.wait_running(2)
     operator = own_workplace.operator
-    wait_for("a restart counted", lambda: "quantfleet" in operator.metrics())
+    counted = 'quantfleet_restarts_total{cause="Disruption"} 1.0'
+    wait_for("a restart counted", lambda: counted in operator.metrics().splitlines())
     names = {line.split("{")[0].split(" ")[0] for line in operator.metrics().splitlines()}
     wanted = ("jobs", "reconcile", "queue", "restarts")
     missing = [
