@@ -5,7 +5,7 @@ A pod that sees the token of a later attempt of its job is a survivor and leaves
 alone; a run on one machine holds the lock instead. Imports no torch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -44,15 +44,15 @@ def leave_token(folder: WorkFolder, token: Token) -> None:
 
 def refuse_survivors(output: Path, token: Token) -> None:
     """TryAgain where a later attempt of the same job holds the work already."""
-    folder = latest_attempt(output)
-    found = None if folder is None else _read(folder)
+    _refuse_survivor(_latest(output)[1], token)
+
+
+def _refuse_survivor(found: Token | None, token: Token) -> None:
     if found is not None and found.job_uid == token.job_uid and found.attempt > token.attempt:
         raise TryAgain(f"attempt {token.attempt} was followed by attempt {found.attempt}")
 
 
-def wait_for_attempt(
-    output: Path, token: Token, *, seconds: float, should_stop: Callable[[], None]
-) -> WorkFolder:
+def wait_for_attempt(output: Path, token: Token, *, seconds: float) -> WorkFolder:
     """The folder of this very attempt, once its pod 0 has left the token.
 
     InvalidInput where pod 0 sees other files than this pod: its plan is another one. TryAgain
@@ -60,10 +60,8 @@ def wait_for_attempt(
     """
     deadline = monotonic() + seconds
     while monotonic() < deadline:
-        should_stop()
-        refuse_survivors(output, token)
-        folder = latest_attempt(output)
-        found = None if folder is None else _read(folder)
+        folder, found = _latest(output)
+        _refuse_survivor(found, token)
         if folder is not None and found is not None and _same_attempt(found, token):
             if found.plan != token.plan:
                 rule = f"must be that of pod 0, {found.plan}: all pods must see the same files"
@@ -90,6 +88,12 @@ def briefly_locked(output: Path) -> Iterator[None]:
 
 def _same_attempt(found: Token, token: Token) -> bool:
     return (found.job_uid, found.attempt) == (token.job_uid, token.attempt)
+
+
+def _latest(output: Path) -> tuple[WorkFolder | None, Token | None]:
+    """The attempt that holds the work, and its token if it has left one."""
+    folder = latest_attempt(output)
+    return folder, None if folder is None else _read(folder)
 
 
 def _read(folder: WorkFolder) -> Token | None:

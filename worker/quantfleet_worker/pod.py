@@ -156,9 +156,7 @@ def _attempt(place: Place, ready: Ready, job: QuantizationJob, say: Callable[[st
     """The number of this attempt in the work folder."""
     token = Token(job_uid=place.job_uid, attempt=place.attempt, plan=ready.digest)
     if place.index > 0:
-        folder = wait_for_attempt(
-            ready.output, token, seconds=BEGIN_SECONDS, should_stop=lambda: None
-        )
+        folder = wait_for_attempt(ready.output, token, seconds=BEGIN_SECONDS)
         return folder.attempt
     with briefly_locked(ready.output):
         refuse_survivors(ready.output, token)
