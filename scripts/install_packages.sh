@@ -3,7 +3,8 @@
 # `make cluster-up` and `make images`, safe to run again. Does nothing where all are there.
 set -euo pipefail
 packages=(
-    containerd runc containernetworking-plugins conntrack socat iptables ebtables iproute2  # nodes
+    containerd runc containernetworking-plugins   # nodes
+    conntrack socat iptables ipset ebtables iproute2 openssl
     podman debootstrap   # images
 )
 
