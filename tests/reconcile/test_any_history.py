@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from quantfleet_api.status import ConditionType, JobStatus
 from quantfleet_operator.conditions import holds, is_terminal
 from quantfleet_operator.decision import CreateJob, Delete
+from quantfleet_operator.evidence import lost_at
 from quantfleet_operator.observed import ChildJob, Hold, JobView, Observed, Pod
 from reconcile_builders import (
     at,
@@ -112,7 +113,7 @@ def check_deeds(job: JobView, observed: Observed, now: float) -> None:
             for one in observed.pods
             if one.attempt < status.attempt
             and not one.terminal
-            and (one.deletion_time is None or at(now) < one.deletion_time)
+            and (one.deletion_time is None or at(now) < lost_at(one, one.deletion_time))
         ]
         assert blocking == []
     if is_terminal(job.status):

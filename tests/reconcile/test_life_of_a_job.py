@@ -166,10 +166,7 @@ def test_conditions_speak_of_the_generation_that_was_looked_at() -> None:
     status = decide(newer, gang(), 20).status
     assert status is not None
     assert status.observed_generation == 7
-    assert {item.observed_generation for item in status.conditions} == {7} or all(
-        condition(status, kind).observed_generation == 7
-        for kind in (ConditionType.ACCEPTED, ConditionType.WORKERS_READY)
-    )
+    assert {item.observed_generation for item in status.conditions} == {7}
 
 
 def test_every_child_is_owned_by_this_very_job() -> None:
