@@ -7,6 +7,7 @@ every half minute for each; what is found is kept until then.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from quantfleet_api.claims import claims_of
 from quantfleet_operator.cluster import Cluster
 from quantfleet_operator.holds import DIAGNOSE_EVERY_SECONDS, needs_diagnosis
 from quantfleet_operator.observed import Claim, Hold, JobView, Pod, Raw
@@ -62,7 +63,7 @@ class Diagnoses:
         events: list[Raw] = []
         for uid in uids:
             events += await self._cluster.warnings(view.namespace, uid)
-        claims = [await self._claim(view, name) for name in claim_names(view.spec)] if held else []
+        claims = [await self._claim(view, name) for name in claims_of(view.spec)] if held else []
         warnings = tuple(_hold(event) for event in events)
         return Found(time=now, attempt=attempt, warnings=warnings, claims=tuple(claims))
 
@@ -73,16 +74,6 @@ class Diagnoses:
         phase = (raw.get("status") or {}).get("phase") or ""
         modes = tuple(raw["spec"].get("accessModes") or ())
         return Claim(name=name, exists=True, phase=phase, access_modes=modes)
-
-
-def claim_names(spec: Raw) -> tuple[str, ...]:
-    """The claims in a spec as it stands, in order."""
-    places = [
-        (spec.get(part) or {}).get("source") for part in ("model", "calibration", "evaluation")
-    ]
-    places.append(spec.get("output"))
-    claims = [(place or {}).get("pvc") or {} for place in places]
-    return tuple(dict.fromkeys(claim["claimName"] for claim in claims if claim.get("claimName")))
 
 
 def _silent(pod: Pod) -> bool:

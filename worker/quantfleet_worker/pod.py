@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from quantfleet_api.claims import claims_of
 from quantfleet_api.errors import ExitCode, InvalidInput, QuantFleetError
 from quantfleet_api.loading import parse_job
 from quantfleet_api.progress import Progress
@@ -146,9 +147,7 @@ def _read_job(place: Place) -> tuple[QuantizationJob, dict[str, Path]]:
         job = parse_job(json.loads(place.spec.read_bytes()))
     except (OSError, ValueError) as error:
         raise InvalidInput("QUANTFLEET_SPEC", str(place.spec), f"must be JSON ({error})") from None
-    spec = job.spec
-    claims = {spec.model.source.pvc.claim_name, spec.output.pvc.claim_name}
-    claims |= {part.source.pvc.claim_name for part in (spec.calibration, spec.evaluation) if part}
+    claims = claims_of(job.spec.model_dump(mode="json", by_alias=True))
     return job, {claim: place.volumes / claim for claim in claims}
 
 

@@ -15,6 +15,8 @@ MASTER_PORT = 29500
 CONFIG_FOLDER = "/etc/quantfleet"
 VOLUMES_FOLDER = "/volumes"
 TOKEN_FOLDER = "/var/run/secrets/quantfleet"
+EXEC_SECONDS = 3600
+"""How long HCCL waits for one transfer."""
 POD_NETWORK = "eth0"
 """The interface of the pod network, by the convention of container runtimes."""
 
@@ -22,6 +24,7 @@ RESERVED_VARIABLES = frozenset(
     {
         "QUANTFLEET_SPEC",
         "QUANTFLEET_ATTEMPT",
+        "QUANTFLEET_BEGIN_SECONDS",
         "QUANTFLEET_JOB_UID",
         "QUANTFLEET_VOLUMES",
         "QUANTFLEET_TERMINATION_LOG",
@@ -55,7 +58,7 @@ def backend_of(workers: Workers) -> Backend:
     return known.get(vendor, "Gloo")
 
 
-def library_options(workers: Workers) -> dict[str, str]:
+def library_options(workers: Workers, *, begin_seconds: int) -> dict[str, str]:
     """Defaults of the communication libraries; a job's own variables win."""
     options = {
         "GLOO_SOCKET_IFNAME": POD_NETWORK,
@@ -67,9 +70,8 @@ def library_options(workers: Workers) -> dict[str, str]:
         case "HCCL":
             options |= {
                 "HCCL_SOCKET_IFNAME": POD_NETWORK,
-                # Pods of a gang start minutes apart while images are pulled; the default is 120 s.
-                "HCCL_CONNECT_TIMEOUT": "600",
-                "HCCL_EXEC_TIMEOUT": "3600",
+                "HCCL_CONNECT_TIMEOUT": str(_connect_seconds(begin_seconds)),
+                "HCCL_EXEC_TIMEOUT": str(EXEC_SECONDS),
                 "HCCL_DETERMINISTIC": "true",  # equal sums in every run
             }
         case "NCCL":
@@ -79,6 +81,11 @@ def library_options(workers: Workers) -> dict[str, str]:
     return options
 
 
+def _connect_seconds(begin_seconds: int) -> int:
+    """At least the library's own default, and never beyond what it waits for a transfer."""
+    return min(max(begin_seconds, 120), EXEC_SECONDS)
+
+
 def environment(
     workers: Workers,
     *,
@@ -86,11 +93,13 @@ def environment(
     uid: str,
     namespace: str,
     attempt: int,
+    begin_seconds: int,
     progress: tuple[str, bool] | None,
 ) -> list[Variable]:
     """All variables of the container, in an order that does not change.
 
-    `progress` is where to report and whether certificates to trust are mounted; None = nowhere.
+    `begin_seconds` is how long the pods of an attempt wait for each other. `progress` is where to
+    report and whether certificates to trust are mounted; None = nowhere.
     """
     count, processes = workers.count or 1, workers.processes_per_worker
     contract = {
@@ -98,6 +107,7 @@ def environment(
         "QUANTFLEET_ATTEMPT": str(attempt),
         "QUANTFLEET_JOB_UID": uid,
         "QUANTFLEET_VOLUMES": VOLUMES_FOLDER,
+        "QUANTFLEET_BEGIN_SECONDS": str(begin_seconds),
         "MASTER_ADDR": master_address(name, uid, attempt, namespace),
         "MASTER_PORT": str(MASTER_PORT),
         "NNODES": str(count),
@@ -113,7 +123,9 @@ def environment(
         if has_ca:
             contract["QUANTFLEET_PROGRESS_CA_FILE"] = f"{CONFIG_FOLDER}/ca.crt"
     return [
-        *_literals(contract | library_options(workers) | _own(workers)),
+        *_literals(
+            contract | library_options(workers, begin_seconds=begin_seconds) | _own(workers)
+        ),
         _from_field("QUANTFLEET_POD_NAME", "metadata.name"),
         _from_field("QUANTFLEET_NODE_NAME", "spec.nodeName"),
     ]

@@ -5,6 +5,7 @@ Only what the manifest's allow-list names comes from the job (rule C21).
 
 from typing import Any
 
+from quantfleet_api.claims import claims_of
 from quantfleet_api.names import (
     ATTEMPT_LABEL,
     JOB_UID_LABEL,
@@ -13,7 +14,7 @@ from quantfleet_api.names import (
     token_audience,
 )
 from quantfleet_api.pods import Affinity, Resources
-from quantfleet_api.spec import JobSpec, Workers
+from quantfleet_api.spec import JobSpec, RunPolicy, Workers
 from quantfleet_operator.admission import Admitted
 from quantfleet_operator.manifests.environment import (
     CONFIG_FOLDER,
@@ -32,6 +33,8 @@ WORKER_USER = 1000
 NODE_LOSS_SECONDS = 30
 """How long a pod stays on a node that does not answer (rule C1)."""
 TOKEN_SECONDS = 3600
+BEGIN_SECONDS = 3600
+"""How long workers wait for each other where the job sets no preRunningDeadlineSeconds."""
 SHARED_MEMORY = "1Gi"
 SHARED_MEMORY_WITH_DEVICES = "16Gi"
 """Upper limits of /dev/shm where the job names none; collectives of devices stage there."""
@@ -95,6 +98,7 @@ def _container(job: Admitted, attempt: int, settings: Settings) -> Manifest:
             uid=job.uid,
             namespace=job.namespace,
             attempt=attempt,
+            begin_seconds=_begin_seconds(job.spec.run_policy),
             progress=progress,
         ),
         "ports": [{"name": "rendezvous", "containerPort": MASTER_PORT, "protocol": "TCP"}],
@@ -112,6 +116,11 @@ def _container(job: Admitted, attempt: int, settings: Settings) -> Manifest:
     return container
 
 
+def _begin_seconds(policy: RunPolicy) -> int:
+    """The operator's own deadline began earlier, so where a pod never runs it comes first."""
+    return policy.pre_running_deadline_seconds or BEGIN_SECONDS
+
+
 def _resources(workers: Workers) -> Manifest:
     asked = workers.resources or Resources()
     requests, limits = dict(asked.requests), dict(asked.limits)
@@ -123,14 +132,8 @@ def _resources(workers: Workers) -> Manifest:
     }
 
 
-def claims_of(spec: JobSpec) -> dict[str, bool]:
-    """The claims that a job names, in order, and whether workers only read from them."""
-    sources = [spec.model.source.pvc]
-    sources += [spec.calibration.source.pvc] if spec.calibration else []
-    sources += [spec.evaluation.source.pvc] if spec.evaluation else []
-    output = spec.output.pvc.claim_name
-    names = dict.fromkeys([*(source.claim_name for source in sources), output])
-    return {name: name != output for name in names}
+def _claims(spec: JobSpec) -> dict[str, bool]:
+    return claims_of(spec.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def _mounts(spec: JobSpec, settings: Settings) -> list[Manifest]:
@@ -139,7 +142,7 @@ def _mounts(spec: JobSpec, settings: Settings) -> list[Manifest]:
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
-    for number, (claim, read_only) in enumerate(claims_of(spec).items()):
+    for number, (claim, read_only) in enumerate(_claims(spec).items()):
         mount: Manifest = {"name": f"claim-{number}", "mountPath": f"{VOLUMES_FOLDER}/{claim}"}
         mounts.append(mount | ({"readOnly": True} if read_only else {}))
     if settings.progress_url:
@@ -158,7 +161,7 @@ def _volumes(job: Admitted, attempt: int, settings: Settings) -> list[Manifest]:
     ]
     volumes += [
         {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
-        for number, claim in enumerate(claims_of(job.spec))
+        for number, claim in enumerate(_claims(job.spec))
     ]
     if settings.progress_url:
         token = {
