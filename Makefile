@@ -14,7 +14,7 @@ PYTEST := $(VENV)/bin/python -m pytest
 # decoder layers of the cut copy of the demo model that tests use
 CUT_LAYERS := 2
 
-.PHONY: help setup demo-data kubernetes demo lint format generate test test-unit test-distributed test-controlplane soak bench clean
+.PHONY: help setup demo-data images kubernetes demo lint format generate test test-unit test-distributed test-controlplane soak bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -27,6 +27,10 @@ $(SETUP): pyproject.toml $(CONSTRAINTS) scripts/setup.sh
 
 demo-data: setup  ## fetch and convert the real model and text (93 MB down, 1 GB on disk)
 	$(VENV)/bin/python scripts/fetch_demo.py --layers $(CUT_LAYERS)
+
+images: setup  ## build the images of worker and operator (root, Debian; minutes, where inputs changed)
+	scripts/install_packages.sh
+	$(VENV)/bin/python scripts/build_images.py
 
 kubernetes:  ## build the etcd, Kubernetes and helm that tests start (7 min of Go, once)
 	scripts/build_kubernetes.sh $(KUBERNETES)
