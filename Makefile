@@ -11,10 +11,11 @@ DEMO := $(CACHE)/demo
 KUBERNETES := $(CACHE)/kubernetes/bin
 SETUP := $(VENV)/.quantfleet-setup
 PYTEST := $(VENV)/bin/python -m pytest
+TWO_NODES := PYTHONPATH=testbed:tests/support $(VENV)/bin/python -m two_nodes
 # decoder layers of the cut copy of the demo model that tests use
 CUT_LAYERS := 2
 
-.PHONY: help setup demo-data images kubernetes demo lint format generate test test-unit test-distributed test-controlplane soak bench clean
+.PHONY: help setup demo-data images kubernetes cluster-programs cluster-up cluster-down demo lint format generate test test-unit test-distributed test-controlplane cluster-test soak bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -34,6 +35,16 @@ images: setup  ## build the images of worker and operator (root, Debian; minutes
 
 kubernetes:  ## build the etcd, Kubernetes and helm that tests start (7 min of Go, once)
 	scripts/build_kubernetes.sh $(KUBERNETES)
+
+cluster-programs: kubernetes  ## the same and what nodes need: Debian packages, kubelet and the like
+	scripts/install_packages.sh
+	scripts/build_kubernetes.sh $(KUBERNETES) kubelet kube-proxy kube-router coredns pause
+
+cluster-up: setup cluster-programs  ## a Kubernetes of two real nodes on this machine (root, Debian)
+	$(TWO_NODES) up
+
+cluster-down: setup  ## remove it, or what a crash left of it
+	$(TWO_NODES) down
 
 demo: demo-data  ## quantize the real model with two ranks and compare perplexities
 	$(VENV)/bin/quantfleet run examples/smollm2-w8a8.yaml \
@@ -57,13 +68,16 @@ test: lint demo-data kubernetes  ## lint, then every test but the soak
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal
 
 test-unit: setup  ## the tests that need no other ranks, no demo data, no Kubernetes
-	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "not (distributed or demo or controlplane or soak)"
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "not (distributed or demo or controlplane or cluster or soak)"
 
 test-distributed: demo-data  ## the tests that start several ranks
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "distributed and not soak"
 
 test-controlplane: setup kubernetes  ## the tests on a real Kubernetes control plane
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "controlplane and not soak"
+
+cluster-test: demo-data cluster-programs images  ## the tests on real nodes; brings the cluster up and down
+	$(PYTEST) -m "cluster and not soak" tests/images tests/cluster
 
 soak: demo-data kubernetes  ## the long lists in full (hours)
 	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m soak --timeout 3600

@@ -18,6 +18,9 @@ place_of() {
         kube-apiserver | kube-controller-manager | kube-scheduler | kubectl | kubelet | kube-proxy)
             echo kubernetes "k8s.io/kubernetes/cmd/$1" ;;
         helm) echo helm helm.sh/helm/v3/cmd/helm ;;
+        coredns) echo coredns github.com/coredns/coredns ;;
+        kube-router) echo kube-router github.com/cloudnativelabs/kube-router/v2/cmd/kube-router ;;
+        pause) echo pause quantfleet.io/testbed/pause ;;
         *) echo "error: $1 is no program of testbed/" >&2 && return 1 ;;
     esac
 }
@@ -51,7 +54,8 @@ ldflags_of() {
 build() {
     local program=$1 module package stamp
     read -r module package < <(place_of "$program")
-    stamp=$(cat "$root/testbed/$module/go.mod" "$root/testbed/$module/go.sum" "$0" | sha256sum)
+    # all that the program depends on, and not this script, whose table grows
+    stamp=$({ cat "$root/testbed/$module"/*; ldflags_of "$program"; } | sha256sum)
     if [ -x "$folder/$program" ] && [ "$(cat "$folder/.$program.stamp" 2>/dev/null)" = "$stamp" ]; then
         return
     fi

@@ -5,6 +5,7 @@ set -euo pipefail
 packages=(
     containerd runc containernetworking-plugins   # nodes
     conntrack socat iptables ipset ebtables iproute2 openssl
+    busybox-static   # pods of tests
     podman debootstrap   # images
 )
 

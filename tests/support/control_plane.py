@@ -12,10 +12,11 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -84,7 +85,7 @@ class ControlPlane:
 
     def start_api(self) -> None:
         """Start the API server on the same port, and wait until it is ready."""
-        _start(self, "kube-apiserver", _api_server_flags(self))
+        _start(self, "kube-apiserver", api_server_flags(self))
         _wait_ready(self)
 
     def audited(self, user: str) -> list[Json]:
@@ -112,15 +113,18 @@ def control_plane(folder: Path, *, before_controllers: list[Json]) -> Iterator[C
     Objects in `before_controllers` (custom resource definitions) are created before the controllers
     start: the garbage collector looks for new kinds only every 30 s.
     """
-    plane = _prepare(folder, programs_folder())
+    api_port, etcd_port = child_process.free_port(), child_process.free_port()
+    plane = describe(folder, programs_folder(), api_port=api_port, etcd_port=etcd_port)
+    masters = "system:masters"
+    prepare(plane, {ADMIN_TOKEN: ("admin", masters), OPERATOR_TOKEN: (OPERATOR_USER, masters)})
     try:
-        _start(plane, "etcd", _etcd_flags(plane))
+        _start(plane, "etcd", etcd_flags(plane))
         plane.start_api()
         for definition in before_controllers:
             plane.cluster.create("customresourcedefinitions", definition)
             _wait_established(plane.cluster, definition["metadata"]["name"])
-        _start(plane, "kube-controller-manager", _controller_flags(plane))
-        _start(plane, "kube-scheduler", _scheduler_flags(plane))
+        _start(plane, "kube-controller-manager", controller_flags(plane))
+        _start(plane, "kube-scheduler", scheduler_flags(plane))
         yield plane
     finally:
         for name in reversed(list(plane.children)):
@@ -146,42 +150,58 @@ def running_plane(kubeconfig: Path) -> ControlPlane:
     )
 
 
-def _prepare(folder: Path, programs: Path) -> ControlPlane:
-    folder.mkdir(parents=True, exist_ok=True)
-    certificates = folder / "certificates"
-    certificates.mkdir()
-    users = {ADMIN_TOKEN: "admin", OPERATOR_TOKEN: OPERATOR_USER}
-    rows = [f'{token},{user},{user},"system:masters"\n' for token, user in users.items()]
+def describe(
+    folder: Path,
+    programs: Path,
+    *,
+    api_port: int,
+    etcd_port: int,
+    host: str = "127.0.0.1",
+    token: str = ADMIN_TOKEN,
+) -> ControlPlane:
+    """The control plane of a folder, whether it runs or not; `host` is where its API listens."""
+    access = Access(
+        server=f"https://{host}:{api_port}",
+        token=token,
+        authority=folder / "certificates" / "apiserver.crt",
+    )
+    return ControlPlane(
+        cluster=Cluster(
+            access=access,
+            kubeconfig=folder / "admin.kubeconfig",
+            kubectl_program=str(programs / "kubectl"),
+        ),
+        folder=folder,
+        programs=programs,
+        etcd_port=etcd_port,
+    )
+
+
+def prepare(plane: ControlPlane, users: Mapping[str, tuple[str, str]]) -> None:
+    """Write what the programs read; `users` are names and groups by token."""
+    folder = plane.folder
+    (folder / "certificates").mkdir(parents=True)
+    rows = [f'{token},{user},{user},"{group}"\n' for token, (user, group) in users.items()]
     (folder / "tokens.csv").write_text("".join(rows))
     (folder / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
     key = str(folder / "service-accounts.key")
     making = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key]
     subprocess.run(making, check=True, capture_output=True)
-    api_port = child_process.free_port()
-    authority = certificates / "apiserver.crt"
-    server = f"https://127.0.0.1:{api_port}"
-    kubeconfig = write_kubeconfig(
-        folder / "admin.kubeconfig", server=server, token=ADMIN_TOKEN, authority=authority
-    )
-    (folder / "scheduler.yaml").write_text(yaml.safe_dump(_scheduler_configuration(kubeconfig)))
-    return ControlPlane(
-        cluster=Cluster(
-            access=Access(server=server, token=ADMIN_TOKEN, authority=authority),
-            kubeconfig=kubeconfig,
-            kubectl_program=str(programs / "kubectl"),
-        ),
-        folder=folder,
-        programs=programs,
-        etcd_port=child_process.free_port(),
-    )
+    admin = plane.kubeconfig(plane.cluster.kubeconfig, token=plane.cluster.access.token)
+    (folder / "scheduler.yaml").write_text(yaml.safe_dump(_scheduler_configuration(admin)))
 
 
 def _start(plane: ControlPlane, name: str, flags: dict[str, str]) -> None:
-    command = [str(plane.programs / name), *[f"--{key}={value}" for key, value in flags.items()]]
+    command = command_line(plane.programs / name, flags)
     plane.children[name] = child_process.start(name, command, folder=plane.folder)
 
 
-def _etcd_flags(plane: ControlPlane) -> dict[str, str]:
+def command_line(program: Path, flags: Mapping[str, str]) -> list[str]:
+    """The program and its flags, each in one word."""
+    return [str(program), *[f"--{key}={value}" for key, value in flags.items()]]
+
+
+def etcd_flags(plane: ControlPlane) -> dict[str, str]:
     client, peer = f"http://127.0.0.1:{plane.etcd_port}", "http://127.0.0.1:0"
     return {
         "data-dir": str(plane.folder / "etcd"),
@@ -193,12 +213,12 @@ def _etcd_flags(plane: ControlPlane) -> dict[str, str]:
     }
 
 
-def _api_server_flags(plane: ControlPlane) -> dict[str, str]:
-    folder = plane.folder
+def api_server_flags(plane: ControlPlane) -> dict[str, str]:
+    folder, where = plane.folder, urlsplit(plane.server)
     return {
         "etcd-servers": f"http://127.0.0.1:{plane.etcd_port}",
-        "bind-address": "127.0.0.1",
-        "secure-port": plane.server.rsplit(":", 1)[1],
+        "bind-address": where.hostname or "",
+        "secure-port": str(where.port),
         "cert-dir": str(folder / "certificates"),
         "token-auth-file": str(folder / "tokens.csv"),
         "authorization-mode": "Node,RBAC",
@@ -218,7 +238,7 @@ def _api_server_flags(plane: ControlPlane) -> dict[str, str]:
     }
 
 
-def _controller_flags(plane: ControlPlane) -> dict[str, str]:
+def controller_flags(plane: ControlPlane) -> dict[str, str]:
     admin = str(plane.folder / "admin.kubeconfig")
     return {
         "kubeconfig": admin,
@@ -239,7 +259,7 @@ def _controller_flags(plane: ControlPlane) -> dict[str, str]:
     }
 
 
-def _scheduler_flags(plane: ControlPlane) -> dict[str, str]:
+def scheduler_flags(plane: ControlPlane) -> dict[str, str]:
     return {"config": str(plane.folder / "scheduler.yaml"), "secure-port": "0", "v": "1"}
 
 
@@ -258,15 +278,16 @@ def _wait_ready(plane: ControlPlane) -> None:
     def ready() -> bool:
         if not child.alive():
             raise RuntimeError(f"kube-apiserver ended:\n{child.tail()}")
-        return _answers(f"{plane.server}/readyz", plane.authority)
+        return answers(f"{plane.server}/readyz", plane.cluster.access)
 
     wait_for("kube-apiserver ready", ready, seconds=READY_SECONDS)
 
 
-def _answers(url: str, authority: Path) -> bool:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+def answers(url: str, access: Access) -> bool:
+    """Whether a GET as this user is answered with 200."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {access.token}"})
     try:
-        trusted = ssl.create_default_context(cafile=authority)
+        trusted = ssl.create_default_context(cafile=access.authority)
         with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
             return bool(answer.status == 200)
     except (OSError, urllib.error.URLError):  # no certificate yet, no listener, not ready

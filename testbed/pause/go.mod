@@ -1,0 +1,3 @@
+module quantfleet.io/testbed/pause
+
+go 1.24.0

@@ -1,0 +1,38 @@
+"""`python -m two_nodes COMMAND`: what `make cluster-up` and `make cluster-down` run."""
+
+import argparse
+import os
+import sys
+import time
+
+from two_nodes import lifecycle
+from two_nodes.site import ClusterError, Site, this_site
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command; exit status 1 with one line when the cluster cannot be made."""
+    parser = argparse.ArgumentParser(prog="two_nodes")
+    parser.add_argument("command", choices=["up", "down"])
+    asked = parser.parse_args(arguments)
+    if os.geteuid() != 0:
+        print("error: nodes need root: namespaces, mounts and control groups", file=sys.stderr)
+        return 1
+    began = time.monotonic()
+    try:
+        site = this_site()
+        with lifecycle.exclusive_site(site):
+            (_up if asked.command == "up" else lifecycle.down)(site)
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{asked.command} after {time.monotonic() - began:.1f} s")
+    return 0
+
+
+def _up(site: Site) -> None:
+    lifecycle.up(site, print)
+    print(f"export KUBECONFIG={site.kubeconfig}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
