@@ -23,6 +23,8 @@ class Progress(BaseModel):
     num_micro_batches: int = 0  # of this rank
     pass_index: int = 0  # 1 observed, 2 quantized
     num_passes: int = 0
+    samples: int = 0  # done by this rank in the present pass
+    num_samples: int = 0  # of this rank, in a pass
     tokens_per_second: float = 0.0  # of this rank, over the present pass
     eta_seconds: float | None = None
     message: str = ""
