@@ -1,7 +1,7 @@
 """`python -m benchmarks --demo DIR`: speed, memory and scale, a JSON line a figure.
 
 Every figure is a ratio of two times of one run on one machine, or bytes; see `speed` and `memory`.
-`scale` is about the operator under many jobs; it needs what `make kubernetes` builds.
+`scale` and `restart` are about the operator; they need what `make kubernetes` builds.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="repetitions; the median counts")
     parser.add_argument("--layers", type=int, default=DEFAULT_LAYERS, help="0 = the whole model")
     parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--only", choices=("speed", "memory", "scale"))
+    parser.add_argument("--only", choices=("speed", "memory", "scale", "restart"))
     parser.add_argument("--jobs", type=int, default=1000, help="of the benchmark `scale`")
     arguments = parser.parse_args()
     if arguments.only in (None, "speed"):
@@ -35,6 +35,10 @@ def main() -> None:
         from benchmarks import scale  # its own imports are of the control-plane tests
 
         scale.run(arguments.jobs)
+    if arguments.only in (None, "restart"):
+        from benchmarks import restart
+
+        restart.run(arguments.rounds)
 
 
 if __name__ == "__main__":

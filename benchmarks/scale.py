@@ -8,11 +8,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
-import pod_states
-from control_plane import control_plane
-from plane_fixtures import DEFINITION, NODES, new_namespace
+from benchmarks.own_plane import own_plane
+from plane_fixtures import new_namespace
 from scale_run import run_burst
 from workplaces import open_workplace
 
@@ -23,9 +20,8 @@ LONGEST_SECONDS = 1800.0
 def run(jobs: int = 1000) -> None:
     """Start everything, submit the burst, print what it took."""
     with tempfile.TemporaryDirectory() as name:
-        folder, definition = Path(name), yaml.safe_load(DEFINITION.read_text())
-        with control_plane(folder / "plane", before_controllers=[definition]) as plane:
-            pod_states.add_nodes(plane.cluster, NODES)
+        folder = Path(name)
+        with own_plane(folder) as plane:
             namespace = new_namespace(plane.cluster, "scale")
             with open_workplace(plane, namespace, folder) as workplace:
                 figures = run_burst(

@@ -67,6 +67,10 @@ def job_creation(call: Call) -> bool:
     return call.method == "POST" and call.path.endswith("/jobs")
 
 
+def job_deletion(call: Call) -> bool:
+    return call.method == "DELETE" and "/jobs/" in call.path
+
+
 def any_call(call: Call) -> bool:
     return not call.watch
 
@@ -114,6 +118,23 @@ def test_c22_answers_that_never_come_make_no_second_job(
 ) -> None:
     road.inject(Fault(kind=kind, strikes=strikes, times=2))  # type: ignore[arg-type]
     live(traveller, road, history, "failure")
+
+
+@pytest.mark.parametrize("kind", ["answer", "cut"])
+def test_t11_deletions_that_fail_after_the_final_status_are_repeated(
+    traveller: Workplace, road: FaultProxy, history: StatusHistory, kind: str
+) -> None:
+    """Failed is written first and stays; the Job and its pods go when they can."""
+    road.inject(Fault(kind=kind, strikes=job_deletion, status=500, times=4))  # type: ignore[arg-type]
+    try:
+        job = traveller.submit("late", policy={"activeDeadlineSeconds": 5})
+        job.wait_job(1)
+        job.wait_condition("Failed")
+        wait_for("nothing left of the gang", lambda: not job.jobs() and not job.pods())
+        assert road.pending() == []
+    finally:
+        road.clear()
+    assert history.regressions() == []
 
 
 def test_c22_a_call_that_is_never_answered_holds_nothing_up_for_long(

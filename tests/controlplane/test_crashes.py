@@ -14,6 +14,7 @@ from fault_proxy import Call, Fault, FaultProxy, fault_proxy
 from job_lives import LIVES, judge
 from operator_process import OperatorProcess
 from plane_fixtures import new_namespace
+from restart_run import BOUND_SECONDS, catch_up
 from status_history import StatusHistory, status_history
 from workplaces import Workplace, open_workplace
 
@@ -209,4 +210,13 @@ def test_two_operators_at_once_do_no_harm(
         raise_first(live_many(mortal, lambda: None, 4, JOBS // 2), seconds=180)
     finally:
         second.kill()
+    assert history.regressions() == []
+
+
+def test_an_operator_that_was_away_catches_up_at_once(
+    mortal: Workplace, history: StatusHistory
+) -> None:
+    """20 jobs each moved on without it; `make bench` gives the seconds, the limit is six times."""
+    mortal.operator.ensure_started()
+    catch_up(mortal, JOBS, seconds=6 * BOUND_SECONDS)
     assert history.regressions() == []

@@ -1,6 +1,7 @@
 """How and how often the operator writes (T09, T12, T16, C14), and what it counts while it does."""
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -115,6 +116,29 @@ def test_t12_what_others_change_in_a_job_is_not_fought_over(
     behind_proxy.cluster.patch("jobs", name, {"spec": {"suspend": False}}, namespace=job.namespace)
     job.wait_condition("Suspended", "False")
     job.wait_running(1)
+    assert job.status()["restarts"] == {"application": 0, "disruption": 0}
+
+
+def test_t12_where_a_queue_sends_the_pods_is_kept_through_suspension(workplace: Workplace) -> None:
+    """A queue sets node selectors in a suspended Job; both sorts of suspension leave them."""
+    job, _ = workplace.submit_running("flavour")
+    name = job.wait_job(1)["metadata"]["name"]
+    chosen = {"kubernetes.io/hostname": "node-1"}
+    change = partial(workplace.cluster.patch, "jobs", name, namespace=job.namespace)
+    change({"spec": {"suspend": True}})
+    job.wait_condition("Suspended")
+    wait_for("pods gone", lambda: not job.pods())
+    change({"status": {"startTime": None}}, sub="status")  # as a queue does: else immutable
+    change({"spec": {"template": {"spec": {"nodeSelector": chosen}}}})
+    change({"spec": {"suspend": False}})
+    job.wait_condition("Suspended", "False")
+    pods = job.wait_running(1)
+    assert {pod["spec"]["nodeName"] for pod in pods} == set(chosen.values())
+    job.change(suspend=True)
+    wait_for("pods gone", lambda: not job.pods())
+    job.change(suspend=False)
+    again = job.wait_running(1)
+    assert {pod["spec"]["nodeName"] for pod in again} == set(chosen.values())
     assert job.status()["restarts"] == {"application": 0, "disruption": 0}
 
 
