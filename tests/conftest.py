@@ -21,9 +21,11 @@ from plane_fixtures import (
     cluster,
     kubelet,
     namespace,
+    own_server_place,
     own_workplace,
     plane,
     proxy,
+    server_place,
     workplace,
 )
 
@@ -32,9 +34,11 @@ __all__ = [  # fixtures, for every test to ask for
     "cluster",
     "kubelet",
     "namespace",
+    "own_server_place",
     "own_workplace",
     "plane",
     "proxy",
+    "server_place",
     "workplace",
 ]
 

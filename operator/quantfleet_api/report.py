@@ -52,6 +52,10 @@ class RankReport(Manifest):
     num_passes: NaturalInt = 0
     """Passes over a layer."""
     samples: NaturalInt = 0
+    """Samples that this rank has done in the present pass."""
+    num_samples: NaturalInt = 0
+    """Samples of this rank in a pass."""
+    samples: NaturalInt = 0
     """Calibration samples that this rank has done in the present pass."""
     num_samples: NaturalInt = 0
     """Calibration samples of this rank."""

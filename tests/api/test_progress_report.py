@@ -84,6 +84,8 @@ def test_longest_report_fits_into_a_body() -> None:
             num_micro_batches=2**31 - 1,
             pass_index=2,
             num_passes=2,
+            samples=2**31 - 1,
+            num_samples=2**31 - 1,
             tokens_per_second=123456.7890123456,
             eta_seconds=1e99,
             message="\U0001f600" * 10_000,

@@ -22,6 +22,7 @@ from control_plane import (
     wait_namespace_usable,
 )
 from fault_proxy import FaultProxy, fault_proxy
+from reporting_jobs import ServerPlace, open_server_place
 from simulated_kubelet import SimulatedKubelet, simulated_kubelet, starts_none
 from workplaces import Workplace, open_workplace
 
@@ -80,6 +81,23 @@ def workplace(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> 
 def own_workplace(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Workplace]:
     """An operator of the test's own, to be killed, in the test's own namespace."""
     with open_workplace(plane, namespace, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def server_place(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerPlace]:
+    """A status server that all tests share which do not break it."""
+    folder = tmp_path_factory.mktemp("server")
+    with open_server_place(plane, new_namespace(plane.cluster, "server"), folder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own_server_place(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[ServerPlace]:
+    """A status server of the test's own, to be killed, for the test's own namespace."""
+    with open_server_place(plane, namespace, tmp_path) as opened:
         yield opened
 
 
