@@ -26,11 +26,14 @@ GROUPS = {
     **dict.fromkeys(CORE.split(), "api/v1"),
     "jobs": "apis/batch/v1",
     "deployments": "apis/apps/v1",
+    "storageclasses": "apis/storage.k8s.io/v1",
     "networkpolicies": "apis/networking.k8s.io/v1",
     "customresourcedefinitions": "apis/apiextensions.k8s.io/v1",
     "quantizationjobs": "apis/quantfleet.io/v1alpha1",
 }
-CLUSTER_SCOPED = {"namespaces", "nodes", "persistentvolumes", "customresourcedefinitions"}
+CLUSTER_SCOPED = {
+    *("namespaces", "nodes", "persistentvolumes", "storageclasses", "customresourcedefinitions"),
+}
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
