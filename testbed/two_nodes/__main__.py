@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from two_nodes import lifecycle
+from two_nodes import images, lifecycle, release
 from two_nodes.site import ClusterError, Site, this_site
 
 
@@ -13,6 +13,7 @@ def main(arguments: list[str]) -> int:
     """Run a command; exit status 1 with one line when the cluster cannot be made."""
     parser = argparse.ArgumentParser(prog="two_nodes")
     parser.add_argument("command", choices=["up", "down"])
+    parser.add_argument("--bare", action="store_true", help="without our images and the chart")
     asked = parser.parse_args(arguments)
     if os.geteuid() != 0:
         print("error: nodes need root: namespaces, mounts and control groups", file=sys.stderr)
@@ -21,7 +22,10 @@ def main(arguments: list[str]) -> int:
     try:
         site = this_site()
         with lifecycle.exclusive_site(site):
-            (_up if asked.command == "up" else lifecycle.down)(site)
+            if asked.command == "down":
+                lifecycle.down(site)
+            else:
+                _up(site, bare=asked.bare)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -29,8 +33,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _up(site: Site) -> None:
+def _up(site: Site, *, bare: bool) -> None:
+    archives = [] if bare else images.built_archives()
     lifecycle.up(site, print)
+    if archives:
+        print("loading images and installing the chart")
+        images.load(site, archives)
+        release.install(site)
     print(f"export KUBECONFIG={site.kubeconfig}")
 
 

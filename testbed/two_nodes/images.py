@@ -5,74 +5,76 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from two_nodes.configuration import PAUSE_IMAGE
-from two_nodes.nodes import enter
+from two_nodes.nodes import run_on
 from two_nodes.site import ClusterError, Node, Site, cache_folder
 
-LOCAL = "localhost/"
-"""What a builder puts before a name without a registry; a kubelet puts another before it."""
-DEFAULT = "docker.io/library/"
+IMAGES = ("quantfleet-operator", "quantfleet-worker")
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def archives() -> list[Path]:
-    """The archives that `make images` built."""
-    return sorted((cache_folder() / "images").glob("*.tar"))
+def built_archives() -> list[Path]:
+    """The archives of our images; ClusterError says how to get them."""
+    archives = [cache_folder() / "images" / f"{name}.tar" for name in IMAGES]
+    if missing := [archive.name for archive in archives if not archive.exists()]:
+        raise ClusterError(f"images missing: {', '.join(missing)}; run `make images`")
+    return archives
 
 
-def pause_archive(site: Site, program: Path) -> Path:
-    """The image of pods' sandboxes: one static program, in the layout of `docker save`."""
-    layer = _tar({"pause": program.read_bytes()}, mode=0o755)
-    digest = hashlib.sha256(layer).hexdigest()
-    configuration = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Entrypoint": ["/pause"], "User": "65535"},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [PAUSE_IMAGE], "Layers": ["layer.tar"]}]
+def load(site: Site, archives: list[Path]) -> None:
+    """Import archives into both nodes, but those that a node has already."""
+    for archive in archives:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda node, archive=archive: load_into(site, node, archive), site.nodes))
+
+
+def load_into(site: Site, node: Node, archive: Path) -> None:
+    """Import an archive into a node, unless this very file was imported before."""
+    about = archive.stat()
+    version = f"{about.st_size} {about.st_mtime_ns}"
+    loaded = node.folder / "loaded" / archive.name
+    if loaded.exists() and loaded.read_text() == version:
+        return
+    ctr = ("ctr", "--address", str(node.socket), "--namespace", "k8s.io")
+    run_on(site, node, [*ctr, "images", "import", str(archive)])
+    loaded.parent.mkdir(exist_ok=True)
+    loaded.write_text(version)
+
+
+def write_pause(site: Site, program: Path) -> Path:
+    """The image of pods' sandboxes: one static program."""
     archive = site.folder / "pause.tar"
-    archive.write_bytes(
-        _tar(
-            {
-                "layer.tar": layer,
-                "config.json": json.dumps(configuration).encode(),
-                "manifest.json": json.dumps(manifest).encode(),
-            }
-        )
-    )
+    write_archive(archive, PAUSE_IMAGE, {"pause": program.read_bytes()}, ["/pause"])
     return archive
 
 
-def load(site: Site, node: Node, archive: Path) -> None:
-    """Import an archive into a node, under the names that pods ask for."""
-    before = set(_names(site, node))
-    _ctr(site, node, "images", "import", str(archive))
-    for name in set(_names(site, node)) - before:
-        if name.startswith(LOCAL):
-            asked = DEFAULT + name.removeprefix(LOCAL)
-            _ctr(site, node, "images", "tag", "--force", name, asked)
+def write_archive(
+    archive: Path, name: str, files: Mapping[str, bytes], entrypoint: list[str]
+) -> None:
+    """An image of a few programs, in the layout of `docker save`."""
+    machine = subprocess.run(["uname", "-m"], capture_output=True, text=True, check=True)
+    layer = _tar(files, mode=0o755)
+    digest = hashlib.sha256(layer).hexdigest()
+    configuration = {
+        "architecture": MACHINES[machine.stdout.strip()],
+        "os": "linux",
+        "config": {"Entrypoint": entrypoint, "User": "65534", "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    whole = {
+        "layer.tar": layer,
+        "config.json": json.dumps(configuration).encode(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    archive.write_bytes(_tar(whole))
 
 
-def _names(site: Site, node: Node) -> list[str]:
-    return _ctr(site, node, "images", "list", "--quiet").split()
-
-
-def _ctr(site: Site, node: Node, *arguments: str) -> str:
-    command: Sequence[str] = [
-        *enter(site, node),
-        *("ctr", "--address", str(node.socket), "--namespace", "k8s.io"),
-        *arguments,
-    ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        raise ClusterError(f"{node.name}: ctr {' '.join(arguments)}: {done.stdout.strip()}")
-    return done.stdout
-
-
-def _tar(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:
+def _tar(files: Mapping[str, bytes], *, mode: int = 0o644) -> bytes:
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:
         for name, content in files.items():

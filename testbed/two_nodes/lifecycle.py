@@ -49,7 +49,7 @@ def up(site: Site, say: Callable[[str], None]) -> None:
     _make_places(site)
     plane = host.start_control_plane(site)
     host.start_dns(site)
-    pause = images.pause_archive(site, programs_folder / "pause")
+    pause = images.write_pause(site, programs_folder / "pause")
     for node, token in zip(site.nodes, site.chosen.node_tokens, strict=True):
         nodes.create_space(site, node)
         nodes.write_configuration(site, node, plane, token)
@@ -110,6 +110,6 @@ def _make_places(site: Site) -> None:
 
 def _start_node(site: Site, node: Node, plane: ControlPlane, pause: Path) -> None:
     nodes.start_program(site, node, plane, "containerd")
-    images.load(site, node, pause)
+    images.load_into(site, node, pause)
     nodes.start_program(site, node, plane, "kubelet")
     nodes.start_program(site, node, plane, "kube-proxy")

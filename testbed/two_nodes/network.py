@@ -16,10 +16,10 @@ def free_octet() -> int:
         *(route["dst"] for route in _told("route", "show", "table", "all")),
     ]
     taken = {address.split(".")[1] for address in used if address.startswith("10.")}
-    for octet in SUBNET_OCTETS:
-        if str(octet) not in taken:
-            return octet
-    raise ClusterError("no free network 10.N.0.0/16 on this machine")
+    free = [octet for octet in SUBNET_OCTETS if str(octet) not in taken]
+    if not free:
+        raise ClusterError("no free network 10.N.0.0/16 on this machine")
+    return free[0]
 
 
 def create_bridge(site: Site) -> None:

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -99,13 +100,13 @@ def start_firewall(site: Site, node: Node, plane: ControlPlane) -> None:
         ("kube-router", "filter", "KUBE-ROUTER-FORWARD"),
         ("kube-proxy", "nat", "default/kubernetes:https"),
     ):
-        rules = [*enter(site, node), "iptables-save", "--table", table]
-        programs.wait_running(
-            site,
-            program(node, name),
-            lambda rules=rules, rule=rule: rule in subprocess.check_output(rules, text=True),
-            seconds=READY_SECONDS,
-        )
+        rules = ["iptables-save", "--table", table]
+        there = partial(_says, site, node, rules, rule)
+        programs.wait_running(site, program(node, name), there, seconds=READY_SECONDS)
+
+
+def _says(site: Site, node: Node, command: Sequence[str], text: str) -> bool:
+    return text in run_on(site, node, command)
 
 
 def _kubelet(node: Node, plane: ControlPlane) -> list[str]:
