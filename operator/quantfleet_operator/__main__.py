@@ -9,8 +9,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from datetime import UTC, datetime
+from typing import Any
 
 import kopf
 from prometheus_client import start_http_server
@@ -25,6 +26,7 @@ from quantfleet_operator.handlers import configure, registry_of
 from quantfleet_operator.health import Health, serve_health
 from quantfleet_operator.metrics import report
 from quantfleet_operator.resync import Resync
+from quantfleet_operator.server_secret import SecretKeeper
 from quantfleet_operator.settings import Settings, settings_from
 from quantfleet_operator.store import Key, Store
 from quantfleet_operator.work_queue import WorkQueue
@@ -126,8 +128,7 @@ async def run(
     )
     await resync.first()
     # Tasks that start before kopf does are not taken for its own, for which it waits at the end.
-    tasks = [asyncio.create_task(controller.work()) for _ in range(settings.workers)]
-    tasks.append(asyncio.create_task(resync.run()))
+    tasks = [asyncio.create_task(part) for part in background(controller, resync)]
     own = kopf.OperatorSettings()
     configure(own)
     watches = kopf.operator(
@@ -138,6 +139,22 @@ async def run(
         standalone=True,
     )
     await first_to_end(*tasks, watches)
+
+
+def background(controller: Controller, resync: Resync) -> list[Coroutine[Any, Any, None]]:
+    """What runs beside the watches for ever."""
+    settings = controller.settings
+    parts = [controller.work() for _ in range(settings.workers)]
+    parts.append(resync.run())
+    if settings.server_secret:
+        keeper = SecretKeeper(
+            cluster=controller.cluster,
+            settings=settings,
+            clock=controller.clock,
+            trust=controller.trust,
+        )
+        parts.append(keeper.run())
+    return parts
 
 
 async def first_to_end(*parts: Awaitable[None]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -57,23 +58,22 @@ def chain_of(data: Mapping[str, bytes]) -> Chain:
 def renewed(chain: Chain, names: Sequence[str], now: datetime) -> Chain:
     """The chain as it should be now; the same where nothing is to be done.
 
-    1. Without a usable authority: a new one.
-    2. Past two thirds of the authority's life: a new one beside the old, which stays trusted.
+    1. Without a usable authority: a new one; others that are trusted stay so.
+    2. Past two thirds of the authority's life: the same.
     3. The leaf is signed anew where it is not usable, past two thirds, for other names, or of an
        older authority once the new one is known everywhere.
     """
     trusted = [one for one in _certificates(chain.authority) if one.not_valid_after_utc > now]
     key = _key(chain.authority_key)
-    if not trusted or key is None or trusted[0].public_key() != key.public_key():
-        trusted, key = [], None
-    if key is None or _is_due(trusted[0], now):
+    own = key is not None and trusted and trusted[0].public_key() == key.public_key()
+    if key is None or not own or _is_due(trusted[0], now):
         authority, key = _new_authority(now)
         trusted = [authority, *trusted]
     newest = trusted[0]
     known = now - newest.not_valid_before_utc - SKEW >= KNOWN_AFTER
     leaf = next(iter(_certificates(chain.certificate)), None)
     keep = leaf is not None and _usable(leaf, chain.key, trusted, names, now)
-    if keep and leaf is not None and (leaf.issuer == newest.subject or not known):
+    if keep and leaf is not None and (_signed(leaf, newest) or not known):
         certificate, leaf_key = chain.certificate, chain.key
     else:
         certificate, leaf_key = _new_leaf(names, newest, key, now)
@@ -102,7 +102,15 @@ def _usable(
         return False
     if list(found) != [_name(name) for name in names]:
         return False
-    return any(leaf.issuer == one.subject for one in trusted)
+    return any(_signed(leaf, one) for one in trusted)
+
+
+def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        leaf.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
@@ -112,7 +120,8 @@ def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
 
 def _new_authority(now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _subject(f"QuantFleet status server {now:%Y%m%d%H%M%S}")
+    mark = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()[:16]
+    subject = _subject(f"QuantFleet status server {mark}")  # two of them are never mixed up
     builder = _builder(subject, subject, key.public_key(), now, AUTHORITY_LIFE)
     usage = _usage(key_cert_sign=True, crl_sign=True)
     certificate = (

@@ -80,6 +80,14 @@ class Cluster:
         query = [("fieldManager", OPERATOR_FIELD_MANAGER), ("force", "true")]
         return await self._call("patch", path, body, query, APPLY)
 
+    async def fill_secret(self, secret: Raw, data: dict[str, str]) -> Raw:
+        """Writes entries (base64) of the version of a Secret that was looked at, else Stale."""
+        meta = secret["metadata"]
+        body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "data": data}
+        path = path_of("v1", "Secret", meta["namespace"], meta["name"])
+        query = [("fieldManager", OPERATOR_FIELD_MANAGER)]
+        return await self._call("patch", path, body, query, MERGE)
+
     async def suspend(self, namespace: str, action: SuspendJob) -> Raw:
         """Suspends or resumes this very Job; another of its name is Stale."""
         mark = {SUSPENDED_ANNOTATION: "true" if action.suspend else None}

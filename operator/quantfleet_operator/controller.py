@@ -7,7 +7,7 @@ leaves a state from which the next look goes on.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from quantfleet_api.status import JobStatus
@@ -58,6 +58,17 @@ class Controller:
     refusals: dict[Key, Hold]
     """Why a child of a job could not be created the last time."""
     diagnoses: Diagnoses
+    untrusting: set[str] = field(default_factory=set)
+    """UIDs of jobs whose ConfigMap may have another authority of the status server."""
+
+    def trust(self, authority: str) -> None:
+        """From now on the workers of all jobs trust this authority of the status server."""
+        self.settings = replace(self.settings, progress_ca=authority)
+        for key in self.store.keys():
+            view = self.store.view(key)
+            if view is not None and not is_terminal(view.status):
+                self.untrusting.add(view.uid)
+                self.queue.add(key)
 
     async def work(self) -> None:
         """A worker: looks at job after job, forever."""
@@ -94,7 +105,8 @@ class Controller:
             self._forget(key)
             return
         observed = await self._observe(key, view)
-        decision = reconcile(view, observed, self.clock(), self.settings)
+        settings = self.settings
+        decision = reconcile(view, observed, self.clock(), settings)
         if decision.probe is not None:
             decision = await self._probed(view, observed, decision, decision.probe)
         if decision.status is not None:
@@ -108,6 +120,8 @@ class Controller:
                 break
         else:
             self.refusals.pop(key, None)
+            if settings is self.settings:  # else what to trust changed meanwhile
+                self.untrusting.discard(view.uid)
         if decision.requeue_after is None:
             self.queue.unschedule(key)
         else:
@@ -126,6 +140,7 @@ class Controller:
             refusal=self.refusals.get(key),
             warnings=warnings,
             claims=claims,
+            trust_stale=view.uid in self.untrusting,
         )
 
     async def _confirm(self, key: Key, view: JobView) -> None:

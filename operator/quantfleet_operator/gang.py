@@ -126,6 +126,8 @@ def deeds(case: Case, status: JobStatus) -> tuple[Action, ...]:
         name = child_name(case.job.name, case.job.uid)
         if not case.observed.service_exists or children_missing(case.observed, name):
             actions += _small_children(case)
+        elif case.observed.trust_stale:
+            actions.append(Ensure(manifest=config_map(case.job, case.settings)))
     return tuple(actions)
 
 

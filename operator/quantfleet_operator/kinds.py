@@ -11,6 +11,7 @@ _PLURALS = {
     ("v1", "Service"): "services",
     ("v1", "ServiceAccount"): "serviceaccounts",
     ("v1", "ConfigMap"): "configmaps",
+    ("v1", "Secret"): "secrets",
     ("v1", "Event"): "events",
     ("v1", "PersistentVolumeClaim"): "persistentvolumeclaims",
     ("networking.k8s.io/v1", "NetworkPolicy"): "networkpolicies",

@@ -152,6 +152,8 @@ class Observed:
     warnings: tuple[Hold, ...] = ()
     """Warning events about the attempt's Job and its waiting pods, the latest first."""
     claims: tuple[Claim, ...] = field(default_factory=tuple)
+    trust_stale: bool = False
+    """Whether the workers may trust an authority of the status server that is no longer its."""
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -6,6 +6,7 @@ Exit codes: 0 after SIGTERM or SIGINT, 2 if a setting is wrong or there is no ce
 import asyncio
 import logging
 import secrets
+import socket
 import ssl
 import sys
 import time
@@ -116,10 +117,10 @@ class Server(uvicorn.Server):
 
     board: Board
 
-    async def shutdown(self, sockets: list[object] | None = None) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends all streams, then what uvicorn ends."""
         self.board.close()
-        await super().shutdown(sockets)  # type: ignore[arg-type]
+        await super().shutdown(sockets)
 
 
 def server_of(parts: Parts, certificate: Certificate) -> Server:

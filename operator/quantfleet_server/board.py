@@ -43,6 +43,8 @@ class Board:
     jobs: Jobs = field(default_factory=Jobs)
     dirty: dict[str, Job] = field(default_factory=dict)
     """Jobs, by UID, with reports that were not written yet."""
+    watchers: int = 0
+    """Open streams of events."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _entries: dict[str, Entry] = field(default_factory=dict)
     _ended: OrderedDict[str, None] = field(default_factory=OrderedDict)

@@ -30,7 +30,6 @@ class Channel:
     """Differs with every start of the server: numbers of another start mean nothing."""
     ended: bool = False
     """Whether no event will follow."""
-    watchers: int = 0
     _last: int = 0
     _kept: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT))
     _news: asyncio.Event = field(default_factory=asyncio.Event)

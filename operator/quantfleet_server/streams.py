@@ -1,6 +1,7 @@
 """The route that watchers follow a job through: server-sent events, resumed by Last-Event-ID."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
@@ -8,7 +9,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
 from quantfleet_server.channel import Channel
-from quantfleet_server.documents import READ_CODES, responses
+from quantfleet_server.documents import READ_CODES, Responses, responses
 from quantfleet_server.errors import Problem
 from quantfleet_server.jobs import Job
 from quantfleet_server.metrics import WATCHERS
@@ -24,8 +25,7 @@ RETRY_MILLISECONDS = 2000
 CHECK_SECONDS = 60.0
 """How often a watcher's token and rights are looked at again."""
 router = APIRouter(tags=["read"])
-Open = list[None]
-DESCRIPTION = {
+DESCRIPTION: Responses = {
     200: {
         "description": "Events: `snapshot` (the job), `status`, `progress`, `layers`, `deleted`,"
         " and `end` after the last one. Comments in between keep the connection alive.",
@@ -63,7 +63,7 @@ async def follow_job(
         number = None
     if channel.ended and number == channel.last:
         return Response(status_code=204)
-    if WATCHERS._value.get() >= MOST_WATCHERS:
+    if parts.board.watchers >= MOST_WATCHERS:
         raise Problem(503, "too many watchers", retry_after=10)
     return EventSourceResponse(
         _events(request, parts, job, channel, number),
@@ -73,12 +73,24 @@ async def follow_job(
     )
 
 
+@contextmanager
+def _counted(parts: Parts) -> Iterator[None]:
+    """Counts a watcher for as long as it stays."""
+    parts.board.watchers += 1
+    WATCHERS.set(parts.board.watchers)
+    try:
+        yield
+    finally:
+        parts.board.watchers -= 1
+        WATCHERS.set(parts.board.watchers)
+
+
 async def _events(
     request: Request, parts: Parts, job: Job, channel: Channel, number: int | None
 ) -> AsyncIterator[ServerSentEvent]:
     """The events after `number` (None: the whole job first), until the job or the right ends."""
     checked = parts.door.clock()
-    with WATCHERS.track_inprogress():
+    with _counted(parts):
         while True:
             if number is None or (events := channel.after(number)) is None:
                 number = channel.last

@@ -12,6 +12,7 @@ import generate
 from chart import CHART, REPOSITORY, helm, objects, of_kind, rendered
 from quantfleet_api import crd
 from quantfleet_operator.settings import Settings, settings_from
+from quantfleet_server import settings as server_settings
 
 pytestmark = pytest.mark.controlplane
 
@@ -68,9 +69,15 @@ def test_versions_agree() -> None:
     assert chart["appVersion"] == project["version"]
 
 
-def environment(*options: str) -> dict[str, str]:
-    (deployment,) = of_kind(objects(*options), "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+def deployment(part: str, *options: str) -> dict[str, Any]:
+    """The Deployment of the operator or of the server."""
+    found = of_kind(objects(*options), "Deployment")
+    (own,) = [entry for entry in found if entry["metadata"]["name"].endswith(f"-{part}")]
+    return own
+
+
+def environment(*options: str, part: str = "operator") -> dict[str, str]:
+    (container,) = deployment(part, *options)["spec"]["template"]["spec"]["containers"]
     return {entry["name"]: entry["value"] for entry in container["env"]}
 
 
@@ -80,6 +87,57 @@ def test_default_values_are_the_defaults_of_the_operator() -> None:
         assert getattr(read, name) == getattr(own, name), name
     assert (read.liveness_port, read.metrics_port) == (8081, 8080)
     assert read.worker_image == "quantfleet-worker:0.1.0"
+    assert read.progress_url == "https://qf-quantfleet-server.qf-system.svc:8443"
+    assert (read.server_secret, read.server_namespace) == ("qf-quantfleet-server-tls", "qf-system")
+    assert read.server_secret_managed is own.server_secret_managed
+
+
+def test_default_values_are_the_defaults_of_the_server() -> None:
+    read = server_settings.settings_from(environment(part="server"))
+    assert read == server_settings.Settings(
+        certificate_file=Path("/etc/quantfleet/tls/tls.crt"),
+        key_file=Path("/etc/quantfleet/tls/tls.key"),
+    )
+
+
+def test_values_reach_the_server() -> None:
+    read = server_settings.settings_from(environment(*values("everything"), part="server"))
+    assert read.namespaces == ("alpha", "beta")
+    assert (read.port, read.write_seconds, read.token_cache_seconds) == (9443, 5, 30)
+    operator = settings_from(environment(*values("everything")))
+    assert operator.progress_url.endswith(":9443")
+    assert (operator.server_secret, operator.server_secret_managed) == ("given-tls", False)
+
+
+def test_without_progress_nothing_of_the_server_is_there() -> None:
+    options = ("--set", "progress.enabled=false")
+    told = rendered(*options)
+    for word in ("server", "tokenreviews", "subjectaccessreviews", "secrets", "PROGRESS"):
+        assert word not in told.replace("API server", "").split("customresourcedefinitions")[-1]
+    assert settings_from(environment(*options)).progress_url == ""
+
+
+def test_certificate_is_the_operators_to_fill_and_its_key_no_business_of_the_server() -> None:
+    found = objects()
+    (secret,) = of_kind(found, "Secret")
+    assert "data" not in secret
+    (role,) = of_kind(found, "Role")
+    assert role["metadata"]["namespace"] == "qf-system"
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": ["qf-quantfleet-server-tls"],
+            "verbs": ["get", "patch"],
+        }
+    ]
+    (volume,) = deployment("server")["spec"]["template"]["spec"]["volumes"]
+    assert volume["secret"]["secretName"] == "qf-quantfleet-server-tls"
+    assert [item["key"] for item in volume["secret"]["items"]] == ["tls.crt", "tls.key"]
+    given = objects("--set", "progress.existingSecret=mine")
+    assert of_kind(given, "Secret") == []
+    (role,) = of_kind(given, "Role")
+    assert (role["rules"][0]["resourceNames"], role["rules"][0]["verbs"]) == (["mine"], ["get"])
 
 
 def test_values_reach_the_operator() -> None:
@@ -90,6 +148,10 @@ def test_values_reach_the_operator() -> None:
     assert (read.liveness_port, read.metrics_port) == (9001, 9002)
 
 
+def named(role: dict[str, Any], part: str) -> bool:
+    return str(role["metadata"]["name"]).endswith(f"-{part}")
+
+
 def own_roles(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The operator's ClusterRoles, without those for users."""
     roles = of_kind(found, "ClusterRole")
@@ -98,13 +160,24 @@ def own_roles(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_a_list_of_namespaces_gives_rights_there_and_one_right_elsewhere() -> None:
     found = objects("--set", "watchNamespaces={alpha,beta}")
-    roles = of_kind(found, "Role")
+    roles = [role for role in of_kind(found, "Role") if named(role, "operator")]
     assert [role["metadata"]["namespace"] for role in roles] == ["alpha", "beta"]
     (elsewhere,) = own_roles(found)
     assert [rule["resources"] for rule in elsewhere["rules"]] == [["customresourcedefinitions"]]
     (everywhere,) = own_roles(objects())
     assert everywhere["rules"][1:] == roles[0]["rules"]
-    assert of_kind(objects(), "Role") == []
+    assert not any(named(role, "operator") for role in of_kind(objects(), "Role"))
+
+
+def test_a_list_of_namespaces_gives_the_server_rights_there_and_two_elsewhere() -> None:
+    found = objects("--set", "watchNamespaces={alpha,beta}")
+    roles = [role for role in of_kind(found, "Role") if named(role, "server")]
+    assert [role["metadata"]["namespace"] for role in roles] == ["alpha", "beta"]
+    (elsewhere,) = [role for role in of_kind(found, "ClusterRole") if named(role, "server")]
+    asked = [(rule["resources"], rule["verbs"]) for rule in elsewhere["rules"]]
+    assert asked == [(["tokenreviews"], ["create"]), (["subjectaccessreviews"], ["create"])]
+    (everywhere,) = [role for role in of_kind(objects(), "ClusterRole") if named(role, "server")]
+    assert everywhere["rules"][2:] == roles[0]["rules"]
 
 
 def test_no_right_is_a_wildcard_or_on_secrets() -> None:
@@ -124,6 +197,8 @@ def test_no_right_is_a_wildcard_or_on_secrets() -> None:
         ("image.digest=sha256:5", "digest"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("metrics.port=0", "port"),
+        ("progress.port=443", "port"),
+        ("progress.tokenCacheSeconds=61", "tokenCacheSeconds"),
         ("operator.resyncSeconds=0", "resyncSeconds"),
         ("operator.replicas=2", "replicas"),
         ("crd.enabled=true", "crd"),
@@ -153,12 +228,13 @@ def test_every_value_is_in_the_schema_and_in_the_readme() -> None:
     assert len(listed) > 35
 
 
-def test_operator_meets_the_restricted_pod_security_standard() -> None:
-    (deployment,) = of_kind(objects(), "Deployment")
-    spec = deployment["spec"]["template"]["spec"]
+@pytest.mark.parametrize("part", ["operator", "server"])
+def test_pods_meet_the_restricted_pod_security_standard(part: str) -> None:
+    own = deployment(part)
+    spec = own["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    assert deployment["spec"]["replicas"] == 1
-    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    assert own["spec"]["replicas"] == 1
+    assert own["spec"]["strategy"] == {"type": "Recreate"}
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
@@ -166,4 +242,5 @@ def test_operator_meets_the_restricted_pod_security_standard() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert "volumes" not in spec
+    volumes = [set(volume) - {"name"} for volume in spec.get("volumes", ())]
+    assert volumes == ([{"secret"}] if part == "server" else [])

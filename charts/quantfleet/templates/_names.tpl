@@ -12,6 +12,23 @@
 {{- printf "%s-operator" (include "quantfleet.fullname" .) -}}
 {{- end -}}
 
+{{- define "quantfleet.server" -}}
+{{- printf "%s-server" (include "quantfleet.fullname" .) -}}
+{{- end -}}
+
+{{- /* The Secret with the certificate of the status server. */ -}}
+{{- define "quantfleet.serverSecret" -}}
+{{- default (printf "%s-tls" (include "quantfleet.server" .)) .Values.progress.existingSecret -}}
+{{- end -}}
+
+{{- define "quantfleet.serverServiceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- include "quantfleet.server" . -}}
+{{- else -}}
+default
+{{- end -}}
+{{- end -}}
+
 {{- define "quantfleet.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "quantfleet.operator" .) .Values.serviceAccount.name -}}
@@ -25,6 +42,10 @@
 {{- printf "%s-%s" .Release.Namespace (include "quantfleet.operator" .) -}}
 {{- end -}}
 
+{{- define "quantfleet.serverClusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "quantfleet.server" .) -}}
+{{- end -}}
+
 {{- /* Labels that select the operator's pod; they must never change. */ -}}
 {{- define "quantfleet.selector" -}}
 app.kubernetes.io/name: quantfleet
@@ -32,9 +53,25 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
+{{- /* The same of the status server's pod. */ -}}
+{{- define "quantfleet.serverSelector" -}}
+app.kubernetes.io/name: quantfleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: server
+{{- end -}}
+
+{{- define "quantfleet.serverLabels" -}}
+{{ include "quantfleet.serverSelector" . }}
+{{ include "quantfleet.commonLabels" . }}
+{{- end -}}
+
 {{- /* Not managed-by: quantfleet, which is the label of what the operator itself makes. */ -}}
 {{- define "quantfleet.labels" -}}
 {{ include "quantfleet.selector" . }}
+{{ include "quantfleet.commonLabels" . }}
+{{- end -}}
+
+{{- define "quantfleet.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}

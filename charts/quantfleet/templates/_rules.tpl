@@ -32,3 +32,16 @@
   resources: [events]
   verbs: [create]
 {{- end -}}
+
+{{- /* The same for the status server. */ -}}
+{{- define "quantfleet.serverRules" -}}
+- apiGroups: [quantfleet.io]
+  resources: [quantizationjobs]
+  verbs: [get, list, watch]
+- apiGroups: [quantfleet.io]
+  resources: [quantizationjobs/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
+{{- end -}}

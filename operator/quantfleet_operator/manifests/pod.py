@@ -14,6 +14,7 @@ from quantfleet_api.names import (
     token_audience,
 )
 from quantfleet_api.pods import Affinity, Resources
+from quantfleet_api.report import progress_url
 from quantfleet_api.spec import JobSpec, RunPolicy, Workers
 from quantfleet_operator.admission import Admitted
 from quantfleet_operator.manifests.environment import (
@@ -85,9 +86,9 @@ def _pod_spec(job: Admitted, attempt: int, settings: Settings) -> Manifest:
 
 def _container(job: Admitted, attempt: int, settings: Settings) -> Manifest:
     workers = job.spec.workers
-    progress = (
-        (settings.progress_url, bool(settings.progress_ca)) if settings.progress_url else None
-    )
+    has_authority = bool(settings.progress_ca or settings.server_secret)
+    url = progress_url(settings.progress_url, job.namespace, job.name)
+    progress = (url, has_authority) if settings.progress_url else None
     container: Manifest = {
         "name": WORKER_CONTAINER,
         "image": job.image,
