@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from sse_starlette.sse import SendTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
@@ -47,7 +48,7 @@ class Guard:
 
         try:
             await self._app(scope, receive, counted)
-        except (ClientDisconnect, TimeoutError):
+        except (ClientDisconnect, SendTimeoutError):
             logger.info("client went away path=%s", scope["path"][:200])
         except Exception:  # a bug must end one request only, and tell nobody how
             logger.exception("error method=%s path=%s", scope["method"], scope["path"][:200])

@@ -31,8 +31,6 @@ class Entry:
     written: Written
     shown: ReportedProgress | None = None
     """What watchers were told last."""
-    urgent: bool = False
-    """Whether the next look must not wait for the tick."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +43,8 @@ class Board:
     """Jobs, by UID, with reports that were not written yet."""
     watchers: int = 0
     """Open streams of events."""
+    closing: bool = False
+    """Whether the server ends, and with it all streams."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _entries: dict[str, Entry] = field(default_factory=dict)
     _ended: OrderedDict[str, None] = field(default_factory=OrderedDict)
@@ -53,9 +53,8 @@ class Board:
         """The reports of a job, which go on from what its status says."""
         found = self._entries.get(job.uid)
         if found is None:
-            channel = Channel(epoch=self.epoch, ended=job.terminal)
-            found = Entry(live=Live(), channel=channel, written=Written())
-            found.written = Written(progress=job.status.progress)
+            written = Written(progress=job.status.progress)
+            found = Entry(live=Live(), channel=Channel(epoch=self.epoch), written=written)
             self._entries[job.uid] = found
             if job.terminal:
                 self._end(job)
@@ -74,7 +73,6 @@ class Board:
                 data = {"attempt": report.attempt, "layers": layers}
                 entry.channel.publish("layers", json.dumps(data))
             if taken.stage_changed or report.final:
-                entry.urgent = True
                 self.wake.set()
         return taken
 
@@ -88,7 +86,6 @@ class Board:
             entry.shown = progress
             data = progress.model_dump_json(by_alias=True, exclude_none=True)
             entry.channel.publish("progress", data)
-        entry.urgent = False
         return progress
 
     def status(self, job: Job) -> JobStatus:
@@ -157,6 +154,7 @@ class Board:
             entry.channel.end()
 
     def close(self) -> None:
-        """Lets all watchers go: the server ends."""
+        """Lets all watchers go: the server ends, and their jobs do not."""
+        self.closing = True
         for entry in self._entries.values():
             entry.channel.end()

@@ -62,6 +62,8 @@ class Live:
     layers: dict[int, LayerState] = field(default_factory=dict)
     summary: ReportSummary | None = None
     progress: ReportedProgress | None = None
+    _drawn: bool = False
+    """Whether `progress` has all that is known."""
 
     def known_layers(self) -> int:
         """Layers of the present attempt that are known."""
@@ -85,7 +87,7 @@ class Live:
         before = self.pods.get(report.pod)
         if before is not None and (before.final or report.sequence <= before.sequence):
             return Taken(stale=True)
-        stage = self.stage()
+        stage, self._drawn = self.stage(), False
         self.pods[report.pod] = PodState(sequence=report.sequence, final=report.final, heard=now)
         for rank in report.ranks:
             self.ranks[rank.rank] = RankState(pod=report.pod, report=rank, heard=now)
@@ -108,8 +110,9 @@ class Live:
 
     def draw(self) -> ReportedProgress | None:
         """Draws `progress` anew from all that is known, and returns it."""
-        if not self.ranks:
+        if self._drawn or not self.ranks:
             return self.progress
+        self._drawn = True
         ranks = [state.report for state in self.ranks.values()]
         lead = self.ranks[min(self.ranks)].report
         before = self.progress

@@ -100,6 +100,8 @@ async def _events(
                 number = event.number
                 identifier = channel.identifier(number)
                 yield ServerSentEvent(event.data, event=event.kind, id=identifier)
+            if parts.board.closing:
+                return
             if channel.ended and number == channel.last:
                 yield ServerSentEvent("{}", event="end", id=channel.identifier(number))
                 return

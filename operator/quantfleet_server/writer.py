@@ -83,6 +83,7 @@ class Writer:
             await self._write(job)
         except Ended:
             self.board.dirty.pop(job.uid, None)
+            self._not_before.pop(job.uid, None)
         except ApiError as error:
             self._not_before[job.uid] = self.clock() + PAUSE_SECONDS
             logger.warning("progress not written job=%s/%s: %s", *job.key, error)
