@@ -142,7 +142,10 @@ def test_the_operator_is_built_like_the_worker() -> None:
     text = (REPOSITORY / "worker/Dockerfile").read_text()
     for old, new in (
         ('ARG REPLACED_CONSTRAINTS=""\n', ""),
-        ("image_requirements.py worker ${REPLACED_CONSTRAINTS}", "image_requirements.py operator"),
+        (
+            "image_requirements.py worker ${REPLACED_CONSTRAINTS}",
+            "image_requirements.py controlplane",
+        ),
         ("--system-site-packages ", ""),
     ):
         assert old in text
