@@ -1,8 +1,9 @@
 """The last words of a worker: JSON in its container's termination message (rule C8).
 
-Written by rank 0's pod at its end, kept by the kubelet (at most 4,096 bytes), read by the
-operator. The digest of what was published travels this way, because it needs no network and no
-rights. Whatever stands there instead, such as the tail of a log, is taken as the cause.
+Written by each pod at its end, and at its start with what it needs, since a pod that runs out of
+memory has no time for words. Kept by the kubelet (at most 4,096 bytes), read by the operator. The
+digest of what was published travels this way, because it needs no network and no rights. Whatever
+stands there instead, such as the tail of a log, is taken as the cause.
 """
 
 import json
@@ -27,6 +28,8 @@ class Termination(Manifest):
     size_bytes: Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] | None = None
     file_count: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)] | None = None
     warnings: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)] | None = None
+    memory_bytes: Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] | None = None
+    """What the ranks of the pod need by the plan, in bytes."""
     cause: Annotated[str, Field(max_length=MOST_CAUSE)] = ""
 
 

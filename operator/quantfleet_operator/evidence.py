@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from quantfleet_api.errors import ExitCode
+from quantfleet_api.quantities import shown_bytes
 from quantfleet_api.status import MOST_MESSAGE, Cause, Failure
 from quantfleet_api.termination import parse_termination
 from quantfleet_operator.observed import ChildJob, Happened, Pod, format_time
@@ -171,11 +172,16 @@ def _ended(pod: Pod, now: datetime) -> Failure:
         return _failure(pod, Cause.APPLICATION, reason, pod.pod_message, now)
     if pod.exit.reason == "OOMKilled":
         cause, reason = Cause.APPLICATION, "OOMKilled"
-        message = "the worker used more memory than its limit"
+        message = _out_of_memory(parse_termination(pod.exit.message).memory_bytes)
     else:
         cause, reason = _CAUSES.get(pod.exit.code, (Cause.APPLICATION, "NonZeroExit"))
         message = parse_termination(pod.exit.message).cause
     return _failure(pod, cause, reason, message, pod.exit.time or now)
+
+
+def _out_of_memory(planned: int | None) -> str:
+    need = f"; the plan needs {shown_bytes(planned)} a pod" if planned else ""
+    return f"the worker used more memory than its limit{need}"
 
 
 def _failure(pod: Pod, cause: Cause, reason: str, message: str, time: datetime) -> Failure:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from quantfleet_api.status import Cause, Failure
+from quantfleet_api.termination import Termination, termination_text
 from quantfleet_operator.evidence import evidence, told
 from quantfleet_operator.observed import ChildJob, Pod
 from reconcile_builders import (
@@ -46,6 +47,14 @@ def seen(
 def test_an_exit_has_its_cause(code: int, reason: str, cause: Cause, named: str) -> None:
     found = seen(exited(code, 99, reason=reason))
     assert (found.cause, found.reason, found.exit_code) == (cause, named, code)
+
+
+def test_a_worker_killed_for_memory_names_what_the_plan_needs() -> None:
+    words = termination_text(Termination(memory_bytes=3 << 30))
+    killed = exited(137, 99, reason="OOMKilled", message=words)
+    assert "more memory than its limit; the plan needs 3.0 GiB a pod" in told(seen(killed))
+    silent = exited(137, 99, reason="OOMKilled")
+    assert told(seen(silent)).endswith("more memory than its limit")
 
 
 ORDER = [

@@ -116,19 +116,23 @@ def environment(
         "HOME": "/tmp",
         "TMPDIR": "/tmp",
     }
-    if progress is not None:
-        url, has_ca = progress
-        contract["QUANTFLEET_PROGRESS_URL"] = url
-        contract["QUANTFLEET_PROGRESS_TOKEN_FILE"] = f"{TOKEN_FOLDER}/token"
-        if has_ca:
-            contract["QUANTFLEET_PROGRESS_CA_FILE"] = f"{CONFIG_FOLDER}/ca.crt"
+    options = library_options(workers, begin_seconds=begin_seconds)
     return [
-        *_literals(
-            contract | library_options(workers, begin_seconds=begin_seconds) | _own(workers)
-        ),
+        *_literals(contract | _reporting(progress) | options | _own(workers)),
         _from_field("QUANTFLEET_POD_NAME", "metadata.name"),
         _from_field("QUANTFLEET_NODE_NAME", "spec.nodeName"),
     ]
+
+
+def _reporting(progress: tuple[str, bool] | None) -> dict[str, str]:
+    if progress is None:
+        return {}
+    url, has_ca = progress
+    found = {
+        "QUANTFLEET_PROGRESS_URL": url,
+        "QUANTFLEET_PROGRESS_TOKEN_FILE": f"{TOKEN_FOLDER}/token",
+    }
+    return found | ({"QUANTFLEET_PROGRESS_CA_FILE": f"{CONFIG_FOLDER}/ca.crt"} if has_ca else {})
 
 
 def _own(workers: Workers) -> dict[str, str]:
