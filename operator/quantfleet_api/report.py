@@ -120,8 +120,8 @@ class ReportAnswer(Manifest):
     stale: StrictBool = False
     """Whether the report was dropped, because a newer one of this pod was there."""
     known_layers: NaturalInt = 0
-    """Layers of this attempt that the server holds. Fewer than were sent: the server started anew
-    and lacks them; send them again."""
+    """Layers that the server heard of in this attempt, counted from layer 0 to the first that it
+    lacks: send from that one on. Fewer than were sent: the server started anew."""
     min_interval_seconds: Seconds = 1.0
     """Send no report sooner than this after the one before, but for a new stage and the last."""
 

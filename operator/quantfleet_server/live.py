@@ -66,8 +66,11 @@ class Live:
     """Whether `progress` has all that is known."""
 
     def known_layers(self) -> int:
-        """Layers of the present attempt that are known."""
-        return sum(1 for layer in self.layers.values() if layer.attempt == self.attempt)
+        """Layers that were told in the present attempt, up to the first that was not."""
+        number = 0
+        while (layer := self.layers.get(number)) is not None and layer.attempt == self.attempt:
+            number += 1
+        return number
 
     def seed(self, progress: ReportedProgress | None) -> None:
         """Goes on from what the status says, where that is newer than what is known."""

@@ -144,6 +144,13 @@ def test_known_layers_are_told_once_and_by_pod_0_only() -> None:
     assert live.known_layers() == 2
 
 
+def test_layers_are_known_up_to_the_first_that_is_lacking() -> None:
+    live = begun()
+    for sequence, (layer, known) in enumerate([(0, 1), (2, 1), (3, 1), (1, 4)], 1):
+        live.take(report(sequence, layers=(LayerReport(layer=layer, seconds=1.0),)), NOW)
+        assert live.known_layers() == known
+
+
 def test_summary_is_of_pod_0_at_its_end() -> None:
     live, summary = begun(), ReportSummary(warnings=3)
     live.take(report(1, summary=summary), NOW)
