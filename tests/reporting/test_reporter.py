@@ -288,6 +288,19 @@ def test_a_server_that_never_answers_costs_nothing_but_the_wait_at_the_end(
     go.set()
 
 
+def test_the_last_report_is_tried_again_and_does_not_wait_for_a_turn(listener: Listener) -> None:
+    replies = iter(
+        [taken(minIntervalSeconds=3600), Reply(status=429, headers={"Retry-After": "300"})]
+    )
+    listener.answer = lambda report: next(replies, taken())
+    pod = report_to(listener, Log())
+    pod.progress(at(0))
+    listener.wait(lambda found: len(found.heard) == 1)
+    pod.finish(ReportSummary(warnings=3), seconds=60)
+    assert [report.final for report in listener.heard] == [False, True, True]
+    assert listener.heard[2].sequence > listener.heard[1].sequence
+
+
 def test_a_pod_that_never_began_reports_nothing(listener: Listener) -> None:
     pod = report_to(listener, Log())
     pod.finish(ReportSummary(cause="no such file"), seconds=60)

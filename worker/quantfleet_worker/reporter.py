@@ -32,6 +32,8 @@ MOST_WAIT_SECONDS = 60.0
 """Longest pause after failures in a row; it doubles up to here."""
 LAST_SECONDS = 4.5
 """How long pod 0 waits at its end for the last report to be taken."""
+LAST_TRY_SECONDS = 0.5
+"""Between two tries of the last report."""
 OVER = 409
 """Another attempt is at work, or the job has ended: nobody wants reports any more."""
 
@@ -50,12 +52,13 @@ class Reporter:
         self._ranks: dict[int, Progress] = {}
         self._layers: dict[int, LayerReport] = {}
         self._summary: ReportSummary | None = None
-        self._new = self._urgent = self._final = False
+        self._new = self._urgent = self._final = self._over = False
         self._known_layers = 0
         self._sequence = 0
         self._interval = INTERVAL_SECONDS
         self._failures = 0
         self._sent = self._not_before = monotonic() - CHANGE_SECONDS
+        self._last_try = monotonic() - LAST_TRY_SECONDS
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._thread.start()
 
@@ -77,7 +80,7 @@ class Reporter:
             self._changes.notify()
 
     def finish(self, summary: ReportSummary | None, *, seconds: float) -> None:
-        """The pod ends: send the last report, and wait so long for its answer."""
+        """The pod ends: send the last report until it is taken, and wait so long."""
         with self._changes:
             self._summary, self._final = summary, True
             self._changes.notify()
@@ -85,8 +88,8 @@ class Reporter:
 
     def _run(self) -> None:
         try:
-            while (report := self._next()) is not None:
-                if not self._send(report) or report.final:
+            while not self._over and (report := self._next()) is not None:
+                if self._send(report) and report.final:
                     return
         except Exception as error:  # a bug here must not cost the job
             self._say(f"progress is not reported any more: bug: {type(error).__name__}")
@@ -94,24 +97,25 @@ class Reporter:
     def _next(self) -> ProgressReport | None:
         """Wait until a report is due; None where there is nothing to say at the end."""
         with self._changes:
-            while not self._final:
-                pause = self._pause(monotonic())
-                if pause is not None and pause <= 0:
-                    break
+            while (pause := self._pause(monotonic())) is None or pause > 0:
+                if self._final and not self._ranks:
+                    return None
                 self._changes.wait(pause)
-            if not self._ranks:
-                return None
             return self._report()
 
     def _pause(self, now: float) -> float | None:
         """Seconds until a report is due; None while there is nothing new."""
-        if not self._new:
+        if self._final and self._ranks:
+            return self._last_try + LAST_TRY_SECONDS - now
+        if not self._new or not self._ranks:
             return None
         interval = CHANGE_SECONDS if self._urgent else self._interval
         return max(self._sent + interval, self._not_before) - now
 
     def _report(self) -> ProgressReport:
         self._new = self._urgent = False
+        if self._final:
+            self._last_try = monotonic()
         self._sequence += 1
         missing = [self._layers[i] for i in sorted(self._layers) if i >= self._known_layers]
         return ProgressReport(
@@ -125,11 +129,12 @@ class Reporter:
         )
 
     def _send(self, report: ProgressReport) -> bool:
-        """Send and learn from the answer; False where there is no use in going on."""
+        """Send and learn from the answer; whether it was taken."""
         try:
             answer = send(self._target, report)
         except NotTaken as error:
-            return self._refused(error)
+            self._refused(error)
+            return False
         if self._failures:
             self._say("progress is reported again")
         with self._changes:
@@ -144,10 +149,11 @@ class Reporter:
         lacking = any(layer >= answer.known_layers for layer in self._layers)
         self._new |= lacking
 
-    def _refused(self, error: NotTaken) -> bool:
+    def _refused(self, error: NotTaken) -> None:
         if error.status == OVER:
+            self._over = True
             self._say("progress is not reported any more: the server waits for none (409)")
-            return False
+            return
         paced = error.status == 429
         if not paced and not self._failures:
             self._say(f"progress is not reported: {error}")
@@ -158,7 +164,6 @@ class Reporter:
             asked = error.retry_after
             self._sent = monotonic()
             self._not_before = self._sent + _longer(backoff if asked is None else asked)
-        return True
 
 
 def _longer(seconds: float) -> float:
