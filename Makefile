@@ -12,8 +12,8 @@ KUBERNETES := $(CACHE)/kubernetes/bin
 SETUP := $(VENV)/.quantfleet-setup
 PYTEST := $(VENV)/bin/python -m pytest
 TWO_NODES := PYTHONPATH=testbed:tests/support $(VENV)/bin/python -m two_nodes
-# decoder layers of the cut copy of the demo model that tests use
-CUT_LAYERS := 2
+# decoder layers of the cut copies of the demo model that tests use
+CUT_LAYERS := 2 8
 
 .PHONY: help setup demo-data images kubernetes cluster-programs cluster-up cluster-down demo lint format generate test test-unit test-distributed test-controlplane cluster-test soak bench clean
 
@@ -39,8 +39,9 @@ kubernetes:  ## build the etcd, Kubernetes and helm that tests start (7 min of G
 cluster-programs: kubernetes  ## the same and what nodes need: Debian packages, kubelet and the like
 	scripts/install_packages.sh
 	scripts/build_kubernetes.sh $(KUBERNETES) kubelet kube-proxy kube-router coredns pause
+	if docker info >/dev/null 2>&1; then scripts/build_kubernetes.sh $(KUBERNETES) kind; fi
 
-cluster-up: setup cluster-programs  ## a Kubernetes of two real nodes on this machine (root, Debian)
+cluster-up: cluster-programs images  ## a Kubernetes of two real nodes on this machine (root, Debian)
 	$(TWO_NODES) up
 
 cluster-down: setup  ## remove it, or what a crash left of it

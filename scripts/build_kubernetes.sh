@@ -20,6 +20,7 @@ place_of() {
         helm) echo helm helm.sh/helm/v3/cmd/helm ;;
         coredns) echo coredns github.com/coredns/coredns ;;
         kube-router) echo kube-router github.com/cloudnativelabs/kube-router/v2/cmd/kube-router ;;
+        kind) echo kind sigs.k8s.io/kind ;;
         pause) echo pause quantfleet.io/testbed/pause ;;
         *) echo "error: $1 is no program of testbed/" >&2 && return 1 ;;
     esac

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from two_nodes import images, lifecycle, release
+from two_nodes import images, kind, lifecycle, release
 from two_nodes.site import ClusterError, Site, this_site
 
 
@@ -15,17 +15,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", choices=["up", "down"])
     parser.add_argument("--bare", action="store_true", help="without our images and the chart")
     asked = parser.parse_args(arguments)
-    if os.geteuid() != 0:
-        print("error: nodes need root: namespaces, mounts and control groups", file=sys.stderr)
-        return 1
     began = time.monotonic()
     try:
         site = this_site()
         with lifecycle.exclusive_site(site):
-            if asked.command == "down":
-                lifecycle.down(site)
-            else:
+            if asked.command == "up":
                 _up(site, bare=asked.bare)
+            else:
+                _down(site)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -35,12 +32,31 @@ def main(arguments: list[str]) -> int:
 
 def _up(site: Site, *, bare: bool) -> None:
     archives = [] if bare else images.built_archives()
-    lifecycle.up(site, print)
+    by_kind = kind.wanted()
+    if by_kind:
+        kind.up(site)
+    else:
+        _demand_root()
+        lifecycle.up(site, print, archives)
     if archives:
-        print("loading images and installing the chart")
-        images.load(site, archives)
+        if by_kind:
+            kind.load(site, archives)
+        print("installing the chart")
         release.install(site)
     print(f"export KUBECONFIG={site.kubeconfig}")
+
+
+def _down(site: Site) -> None:
+    if kind.is_made(site):
+        kind.down(site)
+    else:
+        _demand_root()
+        lifecycle.down(site)
+
+
+def _demand_root() -> None:
+    if os.geteuid() != 0:
+        raise ClusterError("nodes need root: namespaces, mounts and control groups")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ STATUS_SECONDS = 4
 would make tests of lost nodes wait."""
 
 
-def containerd_toml(node: Node) -> str:
+def containerd_toml(node: Node, *, root: Path) -> str:
     """No plugin that needs a special file system; shims and state stay in the node's /run."""
     return f"""\
 version = 2
-root = "{node.folder}/containerd"
+root = "{root}"
 state = "{COVERED[0]}/containerd"
 disabled_plugins = [
   "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",

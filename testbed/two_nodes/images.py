@@ -3,10 +3,12 @@
 import hashlib
 import io
 import json
+import os
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from two_nodes.configuration import PAUSE_IMAGE
@@ -19,36 +21,54 @@ MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 def built_archives() -> list[Path]:
     """The archives of our images; ClusterError says how to get them."""
+    found = archives_there()
+    if missing := set(IMAGES) - {archive.stem for archive in found}:
+        raise ClusterError(f"images missing: {', '.join(sorted(missing))}; run `make images`")
+    return found
+
+
+def archives_there() -> list[Path]:
+    """Those of them that were built."""
     archives = [cache_folder() / "images" / f"{name}.tar" for name in IMAGES]
-    if missing := [archive.name for archive in archives if not archive.exists()]:
-        raise ClusterError(f"images missing: {', '.join(missing)}; run `make images`")
-    return archives
+    return [archive for archive in archives if archive.exists()]
 
 
-def load(site: Site, archives: list[Path]) -> None:
+def load(site: Site, archives: Sequence[Path]) -> None:
     """Import archives into both nodes, but those that a node has already."""
     for archive in archives:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node, archive=archive: load_into(site, node, archive), site.nodes))
+            list(pool.map(partial(_load_into_node, site, archive), site.nodes))
+
+
+def _load_into_node(site: Site, archive: Path, node: Node) -> None:
+    load_into(site, node, archive)
 
 
 def load_into(site: Site, node: Node, archive: Path) -> None:
     """Import an archive into a node, unless this very file was imported before."""
-    about = archive.stat()
-    version = f"{about.st_size} {about.st_mtime_ns}"
+    version = version_of(archive)
     loaded = node.folder / "loaded" / archive.name
     if loaded.exists() and loaded.read_text() == version:
         return
     ctr = ("ctr", "--address", str(node.socket), "--namespace", "k8s.io")
     run_on(site, node, [*ctr, "images", "import", str(archive)])
     loaded.parent.mkdir(exist_ok=True)
+    loaded.unlink(missing_ok=True)  # it may be the store's too
     loaded.write_text(version)
+
+
+def version_of(archive: Path) -> str:
+    """Changes whenever the archive is built anew."""
+    about = archive.stat()
+    return f"{about.st_size} {about.st_mtime_ns}"
 
 
 def write_pause(site: Site, program: Path) -> Path:
     """The image of pods' sandboxes: one static program."""
     archive = site.folder / "pause.tar"
     write_archive(archive, PAUSE_IMAGE, {"pause": program.read_bytes()}, ["/pause"])
+    about = program.stat()  # its time too: an archive of the same program is the same one
+    os.utime(archive, ns=(about.st_atime_ns, about.st_mtime_ns))
     return archive
 
 

@@ -2,14 +2,14 @@
 
 import fcntl
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import child_process
 from control_plane import ControlPlane
-from two_nodes import control_groups, host, images, network, nodes, programs
+from two_nodes import control_groups, host, image_store, images, network, nodes, programs
 from two_nodes.site import NODE_NUMBERS, Chosen, ClusterError, Node, Site, new_token
 
 SYSCTLS = (
@@ -36,13 +36,14 @@ def exclusive_site(site: Site) -> AbstractContextManager[None]:
     return exclusive(site.folder.with_suffix(".lock"))
 
 
-def up(site: Site, say: Callable[[str], None]) -> None:
+def up(site: Site, say: Callable[[str], None], archives: Sequence[Path] = ()) -> None:
     """Make the cluster and wait until both nodes are ready; remove leftovers before.
 
-    One that is up and well is left alone.
+    One that is up and well is left alone, but for images in `archives` that it lacks.
     """
     programs_folder = host.programs_folder()
     if is_up(site):
+        images.load(site, archives)
         return
     down(site)
     say(f"making a cluster of two nodes in {site.folder}")
@@ -53,8 +54,9 @@ def up(site: Site, say: Callable[[str], None]) -> None:
     for node, token in zip(site.nodes, site.chosen.node_tokens, strict=True):
         nodes.create_space(site, node)
         nodes.write_configuration(site, node, plane, token)
+    image_store.fill(site, site.nodes[0], [pause, *archives])
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda node: _start_node(site, node, plane, pause), site.nodes))
+        list(pool.map(lambda node: _start_node(site, node, plane), site.nodes))
         programs.wait_until("both nodes ready", lambda: nodes_ready(plane), seconds=READY_SECONDS)
         list(pool.map(lambda node: nodes.start_firewall(site, node, plane), site.nodes))
 
@@ -108,8 +110,7 @@ def _make_places(site: Site) -> None:
     site.volumes.mkdir()
 
 
-def _start_node(site: Site, node: Node, plane: ControlPlane, pause: Path) -> None:
-    nodes.start_program(site, node, plane, "containerd")
-    images.load_into(site, node, pause)
-    nodes.start_program(site, node, plane, "kubelet")
-    nodes.start_program(site, node, plane, "kube-proxy")
+def _start_node(site: Site, node: Node, plane: ControlPlane) -> None:
+    image_store.hand_out(site, node)
+    for name in ("containerd", "kubelet", "kube-proxy"):
+        nodes.start_program(site, node, plane, name)

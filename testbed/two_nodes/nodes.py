@@ -30,7 +30,15 @@ exec sleep infinity
 """
 """A node's mount namespace: what programs write to fixed places stays in it, and goes with it."""
 READY_SECONDS = 60.0
-__all__ = ["CLUSTER_DOMAIN", "PAUSE_IMAGE", "enter", "program", "start_firewall", "start_program"]
+__all__ = [
+    "CLUSTER_DOMAIN",
+    "PAUSE_IMAGE",
+    "enter",
+    "program",
+    "start_firewall",
+    "start_program",
+    "wait_containerd",
+]
 
 
 def program(node: Node, name: str) -> str:
@@ -66,7 +74,8 @@ def write_configuration(site: Site, node: Node, plane: ControlPlane, token: str)
     """Write what the node's programs read."""
     for name in ("cni", "certificates", "kubelet"):
         (node.folder / name).mkdir(parents=True, exist_ok=True)
-    (node.folder / "containerd.toml").write_text(containerd_toml(node))
+    root = node.folder / "containerd"
+    (node.folder / "containerd.toml").write_text(containerd_toml(node, root=root))
     (node.folder / "cni" / "10-pods.conflist").write_text(network_json(site, node))
     (node.folder / "resolv.conf").write_text(f"nameserver {site.gateway}\n")
     (node.folder / "kubelet.yaml").write_text(yaml.safe_dump(kubelet_yaml(site, node)))
@@ -87,7 +96,12 @@ def start_program(site: Site, node: Node, plane: ControlPlane, name: str) -> Non
     running = program(node, name)
     programs.start(site, running, [*enter(site, node), *commands[name]])
     if name == "containerd":
-        programs.wait_running(site, running, lambda: _listens(node.socket), seconds=READY_SECONDS)
+        wait_containerd(site, node, running)
+
+
+def wait_containerd(site: Site, node: Node, running: str) -> None:
+    """Wait until a containerd that was started listens on the node's socket."""
+    programs.wait_running(site, running, lambda: _listens(node.socket), seconds=READY_SECONDS)
 
 
 def start_firewall(site: Site, node: Node, plane: ControlPlane) -> None:

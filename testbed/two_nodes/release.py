@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from cluster_access import Cluster
-from control_plane import wait_namespace_usable
-from two_nodes import host, programs
+from control_plane import running_plane, wait_namespace_usable
+from two_nodes import programs
 from two_nodes.site import REPOSITORY, ClusterError, Site
 
 CHART = REPOSITORY / "charts" / "quantfleet"
@@ -19,7 +19,7 @@ MOST_SECONDS = 180
 
 def install(site: Site) -> None:
     """Install or upgrade the chart with its defaults, and wait until all of it is ready."""
-    cluster = host.plane_of(site).cluster
+    cluster = running_plane(site.kubeconfig).cluster
     if cluster.find("namespaces", NAMESPACE) is None:
         cluster.create("namespaces", {"metadata": {"name": NAMESPACE, "labels": LABELS}})
         wait_namespace_usable(cluster, NAMESPACE)
@@ -29,7 +29,7 @@ def install(site: Site) -> None:
 
 def uninstall(site: Site) -> None:
     """Remove the release and with it all jobs; none is no error."""
-    cluster = host.plane_of(site).cluster
+    cluster = running_plane(site.kubeconfig).cluster
     _helm(site, cluster, "uninstall", RELEASE, "--ignore-not-found", "--wait")
     for plural, name in (("customresourcedefinitions", DEFINITION), ("namespaces", NAMESPACE)):
         cluster.delete(plural, name)

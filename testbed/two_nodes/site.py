@@ -14,7 +14,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE_NUMBERS = (1, 2)
 API_PORT = 6443
-SUBNET_OCTETS = [*range(88, 96), *range(97, 120)]
+SUBNET_OCTETS: list[int] = [*range(88, 96), *range(97, 120)]
 """10.N.0.0/16 with the first N that is free; 10.96 is the range of Services."""
 MOST_PATH_BYTES = 80
 """A socket's path may have 107 bytes, and lies in a folder below this one."""

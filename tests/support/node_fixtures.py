@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from control_plane import ControlPlane, running_plane
-from two_nodes import host, images, lifecycle, release
+from two_nodes import host, images, kind, lifecycle, release
 from two_nodes.site import ClusterError, Site, this_site
 
 BUSYBOX = Path("/bin/busybox")  # of Debian's busybox-static
@@ -23,13 +23,15 @@ def site() -> Iterator[Site]:
     if os.geteuid() != 0:
         pytest.skip("nodes need root: namespaces, mounts and control groups")
     try:
+        if kind.wanted():
+            pytest.skip("nodes that tests can break: set QUANTFLEET_NODES=own")
         place = this_site()
         host.programs_folder()
     except ClusterError as missing:
         pytest.skip(str(missing))
     with lifecycle.exclusive_site(place):
         found = lifecycle.is_up(place)
-        lifecycle.up(place, print)
+        lifecycle.up(place, print, images.archives_there())
         if found:
             release.uninstall(place)
     yield place
@@ -44,8 +46,22 @@ def plane(request: pytest.FixtureRequest) -> ControlPlane:
     given = os.environ.get("QUANTFLEET_KUBECONFIG")
     if given:
         return running_plane(Path(given))
-    place: Site = request.getfixturevalue("site")
-    return host.plane_of(place)
+    place: Site = request.getfixturevalue("kind_site" if kind.wanted() else "site")
+    return running_plane(place.kubeconfig) if kind.wanted() else host.plane_of(place)
+
+
+@pytest.fixture(scope="session")
+def kind_site() -> Iterator[Site]:
+    """The cluster that kind makes: the one that runs already, or one for this run alone."""
+    place = this_site()
+    with lifecycle.exclusive_site(place):
+        found = kind.is_made(place)
+        kind.up(place)
+        if found:
+            release.uninstall(place)
+    yield place
+    if not found:
+        kind.down(place)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +73,10 @@ def product_images(plane: ControlPlane, request: pytest.FixtureRequest) -> None:
         archives = images.built_archives()
     except ClusterError as missing:
         pytest.skip(str(missing))
-    images.load(request.getfixturevalue("site"), archives)
+    if kind.wanted():
+        kind.load(request.getfixturevalue("kind_site"), archives)
+    else:
+        images.load(request.getfixturevalue("site"), archives)
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ def address(cluster: Cluster, namespace: str, name: str) -> str | None:
 
 def reaches(cluster: Cluster, namespace: str, name: str, target: str, port: int) -> bool:
     """Whether a pod gets a connection to an address within two seconds."""
-    probe = f"busybox nc -z -w 2 {target} {port} && echo open || echo shut"
+    connect = f"busybox timeout 4 busybox nc -w 2 {target} {port}"
+    probe = f"{connect} </dev/null >/dev/null && echo open || echo shut"
     told = cluster.kubectl("exec", "-n", namespace, name, "--", "busybox", "sh", "-c", probe)
     return told.strip().endswith("open")
