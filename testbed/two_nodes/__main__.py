@@ -5,7 +5,8 @@ import os
 import sys
 import time
 
-from two_nodes import images, kind, lifecycle, release
+from control_plane import running_plane
+from two_nodes import images, kind, lifecycle, release, volumes
 from two_nodes.site import ClusterError, Site, this_site
 
 
@@ -38,6 +39,7 @@ def _up(site: Site, *, bare: bool) -> None:
     else:
         _demand_root()
         lifecycle.up(site, print, archives)
+        volumes.offer(site, running_plane(site.kubeconfig).cluster)
     if archives:
         if by_kind:
             kind.load(site, archives)
