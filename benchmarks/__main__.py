@@ -1,7 +1,8 @@
 """`python -m benchmarks --demo DIR`: speed, memory and scale, a JSON line a figure.
 
 Every figure is a ratio of two times of one run on one machine, or bytes; see `speed` and `memory`.
-`scale` and `restart` are about the operator; they need what `make kubernetes` builds.
+`scale` and `restart` are about the operator, `server` about the status server; they need what
+`make kubernetes` builds.
 """
 
 import argparse
@@ -19,7 +20,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="repetitions; the median counts")
     parser.add_argument("--layers", type=int, default=DEFAULT_LAYERS, help="0 = the whole model")
     parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--only", choices=("speed", "memory", "scale", "restart"))
+    parser.add_argument("--only", choices=("speed", "memory", "scale", "restart", "server"))
     parser.add_argument("--jobs", type=int, default=1000, help="of the benchmark `scale`")
     arguments = parser.parse_args()
     if arguments.only in (None, "speed"):
@@ -39,6 +40,10 @@ def main() -> None:
         from benchmarks import restart
 
         restart.run(arguments.rounds)
+    if arguments.only in (None, "server"):
+        from benchmarks import server
+
+        server.run()
 
 
 if __name__ == "__main__":

@@ -55,10 +55,6 @@ class RankReport(Manifest):
     """Samples that this rank has done in the present pass."""
     num_samples: NaturalInt = 0
     """Samples of this rank in a pass."""
-    samples: NaturalInt = 0
-    """Calibration samples that this rank has done in the present pass."""
-    num_samples: NaturalInt = 0
-    """Calibration samples of this rank."""
     tokens_per_second: Figure = 0.0
     """Tokens a second of this rank, over the present pass."""
     eta_seconds: Seconds | None = None

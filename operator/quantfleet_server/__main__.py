@@ -6,11 +6,13 @@ Exit codes: 0 after SIGTERM or SIGINT, 2 if a setting is wrong or there is no ce
 import asyncio
 import logging
 import secrets
+import signal
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import uvicorn
@@ -66,6 +68,8 @@ async def serve(settings: Settings, certificate: Certificate) -> None:
     tasks = [asyncio.create_task(watch.run()) for watch in watches]
     tasks.append(asyncio.create_task(writer.run()))
     tasks.append(asyncio.create_task(certificate.follow(settings.certificate_seconds)))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, server.stop)
     serving = asyncio.create_task(server.serve())
     try:
         await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -113,9 +117,22 @@ def parts_from(
 
 
 class Server(uvicorn.Server):
-    """The HTTP server; told to stop, it lets watchers go first."""
+    """The HTTP server; told to stop, it lets watchers go first.
+
+    Signals are `serve`'s: uvicorn would end the process by the same signal once it has stopped,
+    before the last progress is written.
+    """
 
     board: Board
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone."""
+        yield
+
+    def stop(self) -> None:
+        """Ends `serve` soon."""
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends all streams, then what uvicorn ends."""

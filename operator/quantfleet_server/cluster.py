@@ -197,7 +197,9 @@ class Cluster:
                 yield answer
         except (TimeoutError, aiohttp.ClientError, client.ApiException, OSError) as error:
             API_CALLS.labels(kind=what, outcome="unreached").inc()
-            raise Unavailable(f"the API server was not reached: {error!r}") from error
+            raise Unavailable(
+                f"the API server was not reached: {str(error) or type(error).__name__}"
+            ) from error
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -18,6 +18,7 @@ from operator_process import OperatorProcess
 from plane_fixtures import new_namespace
 from quantfleet_api import crd
 from quantfleet_operator.settings import settings_from
+from quantfleet_server import settings as server_settings
 from quantization_jobs import PUBLISHED, Quantization, publishes
 from workplaces import open_workplace
 
@@ -170,21 +171,41 @@ def release(bare_plane: ControlPlane) -> Installed:
     return install(bare_plane, f"one{number}")
 
 
-def test_deployment_is_accepted_with_restricted_pod_security(release: Installed) -> None:
+@pytest.mark.parametrize("part", ["operator", "server"])
+def test_deployments_are_accepted_with_restricted_pod_security(
+    release: Installed, part: str
+) -> None:
     cluster = release.plane.cluster
     deployment = wait_for(
-        "a pod of the operator",
-        lambda: release.deployment() if release.deployment()["status"].get("replicas") else None,
+        f"a pod of the {part}",
+        lambda: d if (d := release.deployment(part))["status"].get("replicas") else None,
     )
-    assert deployment["spec"]["template"]["spec"]["serviceAccountName"].endswith("operator")
-    (pod,) = wait_for("its pod", lambda: cluster.list("pods", namespace=release.namespace))
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"].endswith(part)
+    labels = f"app.kubernetes.io/component={part}"
+    where = {"namespace": release.namespace, "labels": labels}
+    (pod,) = wait_for("its pod", lambda: cluster.list("pods", **where))
     (container,) = pod["spec"]["containers"]
     environment = {entry["name"]: entry.get("value", "") for entry in container["env"]}
-    assert settings_from(environment).namespaces == ()
+    read = settings_from if part == "operator" else server_settings.settings_from
+    assert read(environment).namespaces == ()
+
+
+def test_an_upgrade_leaves_the_certificate_as_it_is(release: Installed) -> None:
+    cluster, name = release.plane.cluster, release.server_secret
+    filled = {"data": {"tls.crt": "Zmlyc3Q=", "ca.key": "c2Vjb25k"}}
+    cluster.patch("secrets", name, filled, namespace=release.namespace)
+    release.helm("upgrade", str(CHART), "--set", "progress.writeSeconds=11")
+    found = cluster.get("secrets", name, namespace=release.namespace)
+    assert found["data"] == filled["data"]
+
+
+def test_notes_say_how_to_go_on(release: Installed) -> None:
+    cluster = release.plane.cluster
     where = ("-n", release.namespace)
     told = helm("get", "notes", release.release, *where, kubeconfig=cluster.kubeconfig)
     assert "kubectl get qj -w" in told
     assert release.namespace in told
+    assert "create token ACCOUNT --audience server.quantfleet.io" in told
 
 
 def test_t07_uninstalling_leaves_jobs_and_nothing_that_holds_them(

@@ -19,6 +19,7 @@ from job_lives import LIVES, judge
 from plane_fixtures import new_namespace
 from quantfleet_operator.manifests.identity import CONTENT_ANNOTATION
 from quantization_jobs import Quantization, publishes
+from reporting_jobs import Reporting, ServerPlace, open_server_place, rank
 from workplaces import Workplace, open_workplace
 
 pytestmark = pytest.mark.controlplane
@@ -59,8 +60,8 @@ def granted(rules: list[dict[str, Any]]) -> set[Right]:
     }
 
 
-def rules_of(installed: Installed, namespace: str) -> list[dict[str, Any]]:
-    """The rules that the release has for its operator, as the API server has them."""
+def rules_of(installed: Installed, namespace: str, part: str = "operator") -> list[dict[str, Any]]:
+    """The rules that the release has for its operator (or server), as the API server has them."""
     own_label = f"app.kubernetes.io/instance={installed.release}"
     told = installed.plane.cluster.kubectl(
         "get", "clusterroles,roles", "-A", "-o", "json", "-l", own_label
@@ -70,8 +71,14 @@ def rules_of(installed: Installed, namespace: str) -> list[dict[str, Any]]:
     return [
         rule
         for role in own
-        if role["metadata"]["name"].endswith("operator")
-        and role["metadata"].get("namespace", namespace) == namespace
+        if (
+            role["metadata"]["name"].endswith(f"-{part}")
+            and role["metadata"].get("namespace", namespace) == namespace
+        )
+        or (
+            role["metadata"]["name"].endswith(f"-{part}-certificate")
+            and role["metadata"]["namespace"] == installed.namespace
+        )
         for rule in role["rules"]
     ]
 
@@ -175,18 +182,73 @@ def test_t15_every_right_is_used_and_none_is_lacking(
     installed = install(bare_plane, release, *options, *own)
     user = installed.operator_user
 
+    settings = {
+        "QUANTFLEET_WATCH_NAMESPACES": "" if everywhere else namespace,
+        "QUANTFLEET_PROGRESS_URL": "https://localhost:8443",
+        "QUANTFLEET_SERVER_SECRET": installed.server_secret,
+        "QUANTFLEET_SERVER_NAMESPACE": installed.namespace,
+    }
     with open_workplace(
-        bare_plane,
-        namespace,
-        tmp_path,
-        token=installed.token(),
-        settings={"QUANTFLEET_WATCH_NAMESPACES": "" if everywhere else namespace},
+        bare_plane, namespace, tmp_path, token=installed.token(), settings=settings
     ) as workplace:
         live_through_all(workplace, user, bare_plane)
         assert workplace.operator.answers("healthz"), workplace.operator.log()
 
     assert refused(bare_plane, user) == []
     rights = granted(rules_of(installed, namespace))
+    assert used(bare_plane, user) - rights == set(), "used, but not granted"
+    assert rights - used(bare_plane, user) == set(), "granted, but never used"
+
+
+def touch(job: Reporting, number: int) -> None:
+    """Changes a job, but nothing that matters."""
+    body = {"metadata": {"labels": {"touched": str(number)}}}
+    retry_conflicts(
+        lambda: job.cluster.patch("quantizationjobs", job.name, body, namespace=job.namespace)
+    )
+
+
+def report_through_all(place: ServerPlace, user: str, plane: ControlPlane) -> None:
+    """A job whose progress is reported and read, and which changes while that is written."""
+    job = place.submit("reported")
+    worker, reader = job.worker(), place.reader()
+    assert reader.get(f"{job.path}/history").status == 200
+    numbers = iter(range(1, 100_000))
+
+    def read_anew() -> bool:
+        for _ in range(10):
+            touch(job, next(numbers))
+        stage = ("Calibrating", "Verifying")[next(numbers) % 2]
+        job.post(worker, rank(stage=stage, layer=next(numbers)))
+        return ("quantfleet.io", "quantizationjobs", "get") in used(plane, user)
+
+    wait_for("a job read anew", read_anew, seconds=90)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("everywhere", [True, False], ids=["cluster-wide", "one namespace"])
+def test_t15_every_right_of_the_server_is_used_and_none_is_lacking(
+    bare_plane: ControlPlane, tmp_path: Path, everywhere: bool
+) -> None:
+    namespace = new_namespace(bare_plane.cluster, "reporting")
+    release = "server-everywhere" if everywhere else "server-here"
+    options = () if everywhere else ("--set", f"watchNamespaces={{{namespace}}}")
+    first = bare_plane.cluster.find("customresourcedefinitions", "quantizationjobs.quantfleet.io")
+    own = ("--set", f"crds.enabled={'false' if first else 'true'}")
+    installed = install(bare_plane, release, *options, *own)
+    user = installed.server_user
+
+    with open_server_place(
+        bare_plane,
+        namespace,
+        tmp_path,
+        token=installed.token("server"),
+        settings={"QUANTFLEET_WATCH_NAMESPACES": "" if everywhere else namespace},
+    ) as place:
+        report_through_all(place, user, bare_plane)
+
+    assert refused(bare_plane, user) == []
+    rights = granted(rules_of(installed, namespace, "server"))
     assert used(bare_plane, user) - rights == set(), "used, but not granted"
     assert rights - used(bare_plane, user) == set(), "granted, but never used"
 

@@ -68,9 +68,20 @@ class Installed:
         """The user that the operator's service account is."""
         return f"system:serviceaccount:{self.namespace}:{self.release}-quantfleet-operator"
 
-    def token(self) -> str:
-        """A token of the operator's service account, as its pod would have."""
-        account = self.operator_user.rsplit(":", 1)[1]
+    @property
+    def server_user(self) -> str:
+        """The user that the status server's service account is."""
+        return f"system:serviceaccount:{self.namespace}:{self.release}-quantfleet-server"
+
+    @property
+    def server_secret(self) -> str:
+        """The Secret with the status server's certificate."""
+        return f"{self.release}-quantfleet-server-tls"
+
+    def token(self, part: str = "operator") -> str:
+        """A token of the service account of operator or server, as its pod would have."""
+        user = self.operator_user if part == "operator" else self.server_user
+        account = user.rsplit(":", 1)[1]
         told = self.plane.cluster.kubectl("create", "token", account, "-n", self.namespace)
         return told.strip()
 
@@ -79,9 +90,9 @@ class Installed:
         options = ("-n", self.namespace, *arguments)
         return helm(command, self.release, *options, kubeconfig=self.plane.cluster.kubeconfig)
 
-    def deployment(self) -> dict[str, Any]:
-        """The operator's Deployment, as the API server has it."""
-        name = f"{self.release}-quantfleet-operator"
+    def deployment(self, part: str = "operator") -> dict[str, Any]:
+        """The Deployment of operator or server, as the API server has it."""
+        name = f"{self.release}-quantfleet-{part}"
         return self.plane.cluster.get("deployments", name, namespace=self.namespace)
 
 

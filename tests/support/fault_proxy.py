@@ -162,6 +162,7 @@ class FaultProxy:
         ) as session:
             application[SESSION] = session
             yield
+        await asyncio.sleep(STEP_SECONDS)  # a TLS connection closes in the loop's next rounds
 
     def _admit(self, request: web.Request) -> tuple[Call, Fault | None]:
         """Count the call, and use up the fault that strikes it."""

@@ -17,7 +17,12 @@ from quantfleet_api.report import job_path, server_audience
 from quantization_jobs import manifest
 from server_process import Client, ServerProcess, server_process
 
-FAST = {"QUANTFLEET_CERTIFICATE_SECONDS": "1", "QUANTFLEET_TOKEN_CACHE_SECONDS": "1"}
+FAST = {
+    "QUANTFLEET_CERTIFICATE_SECONDS": "1",
+    "QUANTFLEET_TOKEN_CACHE_SECONDS": "1",
+    "QUANTFLEET_WRITE_SECONDS": "2",
+}
+"""Settings with which tests need not wait; the defaults are ten times as long."""
 _sequence = itertools.count(1)
 _names = itertools.count(1)
 
