@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from build_images import IMAGES, Image, images_folder, podman_command, stamp_of,
 
 PODS = ("--read-only", "--tmpfs", "/tmp:mode=1777", "--cap-drop", "all", "--network", "none")
 """What a pod of ours is like: nothing to write but /tmp and its volumes, and no rights."""
+
+LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
+"""Podman's own may be above this machine's, which it may not raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +28,8 @@ class BuiltImage:
 
     def inspect(self, tag: str | None = None) -> dict[str, Any]:
         """What podman says of the image, or of another in the same storage."""
-        return json.loads(podman("image", "inspect", tag or self.tag).stdout)[0]
+        found: dict[str, Any] = json.loads(podman("image", "inspect", tag or self.tag).stdout)[0]
+        return found
 
     def run(
         self,
@@ -36,8 +41,8 @@ class BuiltImage:
         """Run a command in a container as a pod would; the image's own command without any."""
         mounts = [f"--volume={host}:{inside}" for host, inside in (volumes or {}).items()]
         variables = [f"--env={name}={value}" for name, value in (environment or {}).items()]
-        given = ["--rm", *PODS, *mounts, *variables, *options, self.tag, *command]
-        return podman("run", "--cgroups=disabled", *given, check=False)
+        given = ["--rm", *PODS, *LIMITS, *mounts, *variables, *options, self.tag, *command]
+        return podman("--runtime=runc", "run", *given, check=False)
 
 
 def podman(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -56,3 +61,13 @@ def built_image(name: str) -> BuiltImage | None:
     return BuiltImage(
         image=image, tag=tag_of(image), archive=archive, bill=folder / f"{name}.sbom.cdx.json"
     )
+
+
+def open_to_all(folder: Path) -> None:
+    """Let any user read a temporary folder and what is in it: a container's user is not ours."""
+    for path in folder.rglob("*"):
+        path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
+    temporary = Path(tempfile.gettempdir())
+    for path in (folder, *folder.parents):
+        if path.is_relative_to(temporary) and path != temporary:
+            path.chmod(path.stat().st_mode | 0o555)
