@@ -170,11 +170,12 @@ def test_killed_at_random_with_20_jobs_in_flight(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 12))
 def test_killed_at_200_random_points(
-    mortal: Workplace, road: FaultProxy, history: StatusHistory
+    mortal: Workplace, road: FaultProxy, history: StatusHistory, seed: int
 ) -> None:
     mortal.operator.ensure_started()
-    kill_at_random(mortal, road, seed=2, kills=200)
+    kill_at_random(mortal, road, seed=seed, kills=20)
     assert history.regressions() == []
 
 
