@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quantfleet_worker import memory_items as items
-from quantfleet_worker.memory import memory_sum, total_bytes
+from quantfleet_worker.memory import bytes_of_ranks, memory_sum, total_bytes
 from quantfleet_worker.schedule import make_layout
 from quantfleet_worker.statistics.second_moment import SecondMoment
 from quantfleet_worker.statistics.tree import CanonicalSum
@@ -126,3 +126,14 @@ def test_all_ranks_together_send_a_reservoir_once(bench: Any, world_size: int) -
     rows = sum(sum(batch.lengths) for batch in plan.micro_batches)
     layout = make_layout(plan, world_size)
     assert sum(layout.kept_rows) == min(plan.reservoir_rows, rows)
+
+
+def test_ranks_of_a_pod_hold_weights_once(bench: Any) -> None:
+    plan = bench.plan().plan
+    moment = memory_sum(plan, world_size=4, local_ranks=4)
+    shared = {item.name: item.num_bytes for item in moment if item.once_a_pod}
+    assert shared
+    assert all(name.startswith("weights of ") for name in shared)
+    alone = total_bytes(moment) - sum(shared.values())
+    assert bytes_of_ranks(moment, 4) == 4 * alone + sum(shared.values())
+    assert bytes_of_ranks(moment, 1) == total_bytes(moment)

@@ -7,6 +7,7 @@ tells rank 0 by a record; rank 0 commits when it has all records, and tells ever
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from torch import Tensor
@@ -51,6 +52,7 @@ class Finished:
 def submit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finished) -> None:
     """Queue the writing of a layer; the carry is kept as it is now."""
     carry = dict(engine.carry) if checkpoint_due(engine, layer) else None
+    started = engine.layer_started
 
     def job() -> None:
         files = _write_files(engine, layer, own, finished)
@@ -63,7 +65,7 @@ def submit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finishe
         }
         engine.exchange.put(f"done/{layer.index}/{engine.rank}", json.dumps(record))
         if engine.rank == 0:
-            _commit(engine, layer, finished)
+            _commit(engine, layer, finished, started)
         elif engine.exchange.get(f"committed/{layer.index}", patient=True) == STOPPED:
             raise Interrupted("a peer stopped before the layer was finished")
 
@@ -141,7 +143,7 @@ def _hashes(engine: Engine, layer: LayerPlan) -> dict[str, str]:
     return {name: engine.reader.hashes[name] for name in names if name in engine.reader.hashes}
 
 
-def _commit(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
+def _commit(engine: Engine, layer: LayerPlan, finished: Finished, started: float) -> None:
     """Rank 0: the journal takes the layer over once every rank has written its part."""
     key = f"committed/{layer.index}"
     records = [
@@ -160,15 +162,21 @@ def _commit(engine: Engine, layer: LayerPlan, finished: Finished) -> None:
     if checkpoint_due(engine, layer):
         files = {name: size for part in parts for name, size in part["activations"].items()}
         checkpoint = Checkpoint(layer=layer.index, files=files)
+    told = {
+        "seconds": monotonic() - started,
+        "repeated": engine.begun_before == layer.index,
+    }
+    entry = _entry(layer, finished, parts).model_copy(update=told)
     changes = {
         "attempt": engine.folder.attempt,
-        "layers": (*journal.layers, _entry(layer, finished, parts)),
+        "layers": (*journal.layers, entry),
         "checkpoint": checkpoint,
     }
     write_journal(engine.folder, journal.model_copy(update=changes))
     if before is not None and before is not checkpoint:
         engine.folder.remove(engine.folder.carry_folder(before.layer))
     engine.exchange.put(key, "yes")
+    engine.committed([entry])
 
 
 def _entry(layer: LayerPlan, finished: Finished, parts: Sequence[dict[str, Any]]) -> LayerRecord:

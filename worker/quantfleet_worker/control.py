@@ -7,6 +7,7 @@ at once, whatever its main thread waits for.
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import monotonic
@@ -14,6 +15,7 @@ from typing import Any
 
 from quantfleet_api.errors import ExitCode, Interrupted
 from quantfleet_api.progress import Progress, Stage
+from quantfleet_worker.journal import LayerRecord, layer_report
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ class Pace:
 
     def step(self, *, layer: int, pass_index: int, tokens: int, now: float) -> dict[str, Any]:
         """One more unit is done; what to tell about the pace."""
+        if not self.total_units:  # what is replayed is not what is left to do
+            return {}
         if not self.done_units:
             self.started = now  # the first unit only starts the clock
         if self.place != (layer, pass_index):
@@ -92,6 +96,11 @@ class Control:
             self._told = now
             message = Progress(rank=self.rank, world_size=self.world_size, **self.state)
             self.send("progress", progress=message.model_dump())
+
+    def committed(self, layers: Sequence[LayerRecord]) -> None:
+        """Tell which layers are committed, and how well they went."""
+        reports = [layer_report(layer).model_dump() for layer in layers]
+        self.send("layers", layers=reports)
 
     def announce_port(self, port: int) -> None:
         """Rank 0 tells where the others find it."""

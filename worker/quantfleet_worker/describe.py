@@ -24,6 +24,8 @@ from quantfleet_worker.preflight import (
     choose_checkpoint_distance,
     choose_world_size,
     disk_items,
+    memory_items,
+    needed_memory,
     preflight,
     window_shape,
 )
@@ -62,6 +64,8 @@ def _parts(
     yield {"data": _data(planned)}
     world_size = choose_world_size(planned, workers=workers)
     check_processes(world_size, available_bytes=available_memory.available_bytes())
+    asked = job.spec.workers
+    in_a_pod = world_size if workers or not asked.count else asked.processes_per_worker
     layout = make_layout(planned.plan, world_size)
     yield {
         "ranks": world_size,
@@ -69,6 +73,9 @@ def _parts(
         "layout": _layout(planned.plan, layout),
         "memoryOfARank": _sum(
             memory_sum(planned.plan, world_size=world_size, windows=window_shape(planned))
+        ),
+        "memoryOfAPod": needed_memory(
+            memory_items(planned, world_size=world_size, local_world_size=in_a_pod), in_a_pod
         ),
         "disk": _sum(disk_items(planned)),
         "checkpointEveryLayers": choose_checkpoint_distance(planned),

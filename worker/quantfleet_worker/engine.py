@@ -3,7 +3,7 @@
 `run.py` makes one; `layer_steps.py` moves it from layer to layer. The carry lives in host memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -16,8 +16,10 @@ from quantfleet_worker.clock import Clock
 from quantfleet_worker.device import Device
 from quantfleet_worker.exchange import Exchange
 from quantfleet_worker.formats import FORMATS, Format
+from quantfleet_worker.journal import LayerRecord
 from quantfleet_worker.models.layers import Blocks
 from quantfleet_worker.passes import Rows
+from quantfleet_worker.pod_memory import PodReader
 from quantfleet_worker.schedule import Layout
 from quantfleet_worker.schemes import TORCH_DTYPES
 from quantfleet_worker.source import Checkpoint, Prefetcher, Reader
@@ -36,21 +38,32 @@ class Engine:
     blocks: Blocks
     checkpoint: Checkpoint
     reader: Reader
+    weights: PodReader  # reads through `reader`, together with the other ranks of the pod
     prefetcher: Prefetcher
     folder: WorkFolder
     writer: Writer
     device: Device
     threads: int
+    local_ranks: range  # of this rank's pod
     rows: Mapping[int, Rows]  # of this rank's micro-batches
     ids: Mapping[int, Tensor]  # token ids int64 [B, L] of this rank's micro-batches
     windows: Tensor | None  # evaluation, int64 [count, length]
     checkpoint_every: int  # layers
     planning_warnings: tuple[str, ...]
     progress: Callable[..., None]
+    committed: Callable[[Sequence[LayerRecord]], None]  # tells which layers are; of rank 0
     should_stop: Callable[[], None]
     clock: Clock = field(default_factory=Clock)
     started: float = field(default_factory=monotonic)  # of this attempt
     carry: dict[int, Tensor] = field(default_factory=dict)  # [B, L, D] by micro-batch
+    evaluation_bytes: int = 0  # of weights, read by this rank to measure perplexities
+    layer_started: float = 0.0  # of the layer at work
+    begun_before: int | None = None  # the layer that an attempt before began to solve, and lost
+
+    @property
+    def pod(self) -> int:
+        """This rank's pod; on one machine, the only one."""
+        return self.local_ranks.start // len(self.local_ranks)
 
     @property
     def rank(self) -> int:

@@ -23,7 +23,6 @@ from quantfleet_worker.messages import Rendezvous
 
 TRANSFER_TIMEOUT = timedelta(minutes=5)
 """Covers one transfer that all ranks have entered, never a computation."""
-CONNECT_TIMEOUT = timedelta(minutes=10)
 LONGEST_PAUSE = 0.02  # seconds between two looks at a record that somebody will put
 _STOPPED = "stopped"  # what a phase may be agreed to be
 
@@ -40,24 +39,26 @@ class Traffic:
 
 
 def open_store(
-    rendezvous: Rendezvous, *, port: int | None = None, timeout: timedelta = CONNECT_TIMEOUT
+    rendezvous: Rendezvous, *, port: int | None = None, timeout: timedelta = TRANSFER_TIMEOUT
 ) -> TCPStore:
     """The key-value store that rank 0 hosts; `store.port` tells the real port.
 
     With `port`, a further client of a store that exists. The legacy server (not libuv), since not
-    every build of torch has libuv.
+    every build of torch has libuv. Rank 0 does not wait for a DNS to know its own name.
     """
-    return TCPStore(
-        rendezvous.host,
-        rendezvous.port if port is None else port,
-        is_master=rendezvous.rank == 0 and port is None,
-        timeout=timeout,
-        wait_for_workers=False,
-        use_libuv=False,
-    )
+    with retriable("store"):
+        return TCPStore(
+            "127.0.0.1" if rendezvous.rank == 0 else rendezvous.host,
+            rendezvous.port if port is None else port,
+            is_master=rendezvous.rank == 0 and port is None,
+            timeout=timeout,
+            wait_for_workers=False,
+            use_libuv=False,
+        )
 
 
-Store = TCPStore | LocalStore
+SharedStore = TCPStore
+Store = SharedStore | LocalStore
 
 
 class Exchange:
@@ -85,31 +86,37 @@ class Exchange:
             if rendezvous.host in ("127.0.0.1", "localhost"):
                 # gloo would look up this machine's name, which need not resolve
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            dist.init_process_group(
-                backend,  # gloo | nccl | hccl
-                store=PrefixStore("group", store),
-                rank=self.rank,
-                world_size=self.world_size,
-                timeout=TRANSFER_TIMEOUT,
-            )
+            with retriable("group"):
+                dist.init_process_group(
+                    backend,  # gloo | nccl | hccl
+                    store=PrefixStore("group", store),
+                    rank=self.rank,
+                    world_size=self.world_size,
+                    timeout=TRANSFER_TIMEOUT,
+                )
 
     # records: small values of any length, under a key that only one rank sets
 
     def put(self, key: str, value: str) -> None:
         """Publish a record."""
-        with _retriable("store"):
+        with retriable("store"):
             self._store.set(f"record/{key}", value)
 
     def get(self, key: str, *, patient: bool = False) -> str:
         """Wait for a record, however long its maker needs; if `patient`, also after a stop."""
-        with _retriable("store"):
+        with retriable("store"):
             wait_for(self._store, [f"record/{key}"], _never if patient else self._any_stop)
             value: bytes = self._store.get(f"record/{key}")
             return value.decode()
 
+    def tick(self, key: str) -> int:
+        """Count one more under a key; how many have."""
+        with retriable("store"):
+            return int(self._store.add(f"count/{key}", 1))
+
     def stop_everyone(self) -> None:
         """This rank was asked to stop, and whoever waits for its records would wait for ever."""
-        with _retriable("store"):
+        with retriable("store"):
             self._store.set(_STOPPED, "1")
 
     def _any_stop(self) -> None:
@@ -126,7 +133,7 @@ class Exchange:
         """
         self._sequence += 1
         key = f"phase/{self._sequence}"
-        with _retriable(phase):
+        with retriable(phase):
             if self._store.add(f"{key}/ready", 1) == self.world_size:
                 self._store.compare_set(f"{key}/go", "", phase)
             try:
@@ -186,7 +193,7 @@ class Exchange:
             for rank, buffer in enumerate(received)
         ]
         target = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
-        with _retriable("all_to_all"):
+        with retriable("all_to_all"):
             dist.all_to_all_single(
                 target, torch.cat(sent).to(self._device), sizes, [len(part) for part in sent]
             )
@@ -209,7 +216,7 @@ class Exchange:
             for start in range(0, len(blob), self._chunk_bytes):
                 chunk = blob[start : start + self._chunk_bytes]
                 on_device = chunk.to(self._device)
-                with _retriable("broadcast"):
+                with retriable("broadcast"):
                     dist.broadcast(on_device, src=rank)
                 if on_device.data_ptr() != chunk.data_ptr():
                     chunk.copy_(on_device)
@@ -222,7 +229,7 @@ class Exchange:
         """Leave together: rank 0 hosts the store, so it goes last."""
         if self.world_size == 1:
             return
-        with _retriable("close"):
+        with retriable("close"):
             if self._store.add("bye", 1) == self.world_size:
                 self._store.set("all-said-bye", "1")
             if self.rank == 0:
@@ -254,7 +261,7 @@ def _never() -> None:
 
 
 @contextmanager
-def _retriable(what: str) -> Iterator[None]:
+def retriable(what: str) -> Iterator[None]:
     """A failed transfer means that a peer or the network is gone: try again (75)."""
     try:
         yield

@@ -1,7 +1,7 @@
 """The ranks of this machine: start them, relay, watch, and find the first cause of a failure."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -11,6 +11,8 @@ from typing import Any
 
 from quantfleet_api.errors import ExitCode
 from quantfleet_api.progress import Progress
+from quantfleet_api.quantities import shown_bytes
+from quantfleet_api.report import LayerReport
 from quantfleet_worker.messages import Meeting, RankJob, Ready, Rendezvous, start_rank
 
 STOPS = frozenset({ExitCode.INTERRUPTED, ExitCode.TERMINATED})
@@ -48,8 +50,9 @@ class Gang:
         attempt: int,
         on_progress: Callable[[Progress], None],
         meeting: Meeting | None = None,
+        on_layers: Callable[[Sequence[LayerReport]], None] = lambda layers: None,
     ) -> None:
-        self._ready, self._on_progress = ready, on_progress
+        self._ready, self._on_progress, self._on_layers = ready, on_progress, on_layers
         self._meeting = meeting or Meeting(ranks=range(ready.world_size))
         self._members = [self._start(context, rank, attempt) for rank in self._meeting.ranks]
         self._deadline: float | None = None
@@ -64,6 +67,8 @@ class Gang:
                 world_size=self._ready.world_size,
                 host=self._meeting.host,
                 port=self._meeting.port,
+                processes=len(self._meeting.ranks),
+                seconds=self._meeting.seconds,
             ),
             local_rank=rank - self._meeting.ranks.start,
             threads=self._ready.threads,
@@ -124,6 +129,8 @@ class Gang:
             case "progress":
                 member.state = Progress.model_validate(message["progress"])
                 self._on_progress(member.state)
+            case "layers":
+                self._on_layers([LayerReport.model_validate(x) for x in message["layers"]])
             case "port":
                 self._tell_all({"kind": "port", "port": message["port"]}, but=member)
             case "end":
@@ -174,6 +181,8 @@ class Gang:
         code = root.code or 0
         place = "" if root.state is None else f", {_place(root.state)}"
         why = root.cause or _death(code)
+        if code == -signal.SIGKILL and not root.cause:
+            why += f"; the plan needs {shown_bytes(self._ready.memory_bytes)} for the ranks here"
         # a rank that was killed, or whose fork server was, is lost, not wrong
         return GangResult(
             code=code if code in list(ExitCode) else int(ExitCode.TRY_AGAIN),

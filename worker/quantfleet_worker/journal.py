@@ -13,9 +13,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from quantfleet_api.errors import InvalidInput
+from quantfleet_api.report import LayerReport
 from quantfleet_worker.work_folder import WorkFolder
 
 FILE_NAME = "journal.json"
+BEGUN = "begun.txt"  # a line a layer; it tells, and nothing depends on it
 VERSION = 1
 
 
@@ -67,6 +69,8 @@ class LayerRecord(_Record):
     linears: tuple[LinearReport, ...] = ()
     sites: tuple[SiteReport, ...] = ()
     warnings: tuple[str, ...] = ()
+    seconds: float = 0.0  # from its first micro-batch to its commit
+    repeated: bool = False  # an attempt before had begun to solve it
 
 
 class Checkpoint(_Record):
@@ -86,6 +90,34 @@ class Journal(_Record):
     layers: tuple[LayerRecord, ...] = ()
     checkpoint: Checkpoint | None = None
     warnings: tuple[str, ...] = ()
+
+
+def layer_report(layer: LayerRecord) -> LayerReport:
+    """What people are told of a committed layer: the worst of its linears."""
+    errors = [linear.relative_error for linear in layer.linears]
+    known = [error for error in errors if error is not None]
+    return LayerReport(
+        layer=layer.index,
+        seconds=layer.seconds,
+        relative_error=max(known, default=None),
+        repeated=layer.repeated,
+    )
+
+
+def note_begun(folder: WorkFolder, layer: int) -> None:
+    """Rank 0, before a layer is solved: should this attempt be lost, the next one knows it."""
+    path = folder.path / BEGUN
+    with folder.writing(path), path.open("a") as file:
+        file.write(f"{layer}\n")
+
+
+def begun_layer(folder: WorkFolder) -> int | None:
+    """The layer that the attempts before began last; None where there is none."""
+    try:
+        whole = (folder.path / BEGUN).read_text().rpartition("\n")[0].split()
+    except OSError:
+        return None
+    return int(whole[-1]) if whole else None
 
 
 def read_journal(folder: WorkFolder) -> Journal | None:

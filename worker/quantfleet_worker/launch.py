@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -26,6 +26,8 @@ from quantfleet_api.errors import (
     QuantFleetError,
 )
 from quantfleet_api.progress import Progress
+from quantfleet_api.quantities import shown_bytes
+from quantfleet_api.report import LayerReport
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_worker import published
 from quantfleet_worker.gang import Gang, GangResult, StopSignals
@@ -60,6 +62,7 @@ class Outcome:
     output: Path | None = None
     report: dict[str, Any] | None = None
     hint: str = ""
+    memory_bytes: int | None = None  # that the ranks started here need, once it is planned
 
 
 def run_job(
@@ -119,12 +122,16 @@ def plan_job(
     job: QuantizationJob,
     volumes: Mapping[str, Path],
     workers: int | None,
+    processes: int | None = None,
 ) -> Ready:
+    """Plan for so many ranks (None: as many as fit), of which `processes` run here (None: all)."""
     ours, theirs = context.Pipe(duplex=False)
     text = job.model_dump_json(by_alias=True)
     with single_threaded_environment(), stops_are_ours():
         process = context.Process(
-            target=start_planner, args=(theirs, text, dict(volumes), workers), daemon=True
+            target=start_planner,
+            args=(theirs, text, dict(volumes), workers, processes),
+            daemon=True,
         )
         process.start()
     theirs.close()
@@ -251,9 +258,10 @@ def run_gang(
     attempt: int,
     on_progress: Callable[[Progress], None],
     meeting: Meeting | None = None,
+    on_layers: Callable[[Sequence[LayerReport]], None] = lambda layers: None,
 ) -> GangResult:
     """Start the ranks that belong here and watch them until all have left."""
-    gang = Gang(context, ready, attempt, on_progress, meeting)
+    gang = Gang(context, ready, attempt, on_progress, meeting, on_layers)
     with StopSignals(gang.ask_to_stop):
         return gang.run()
 
@@ -272,7 +280,10 @@ def outcome_of(ready: Ready, result: GangResult) -> Outcome:
             f"{len(journal.layers)} of {ready.num_layers} layers are committed; "
             f"run the same command again to go on ({hint})"
         )
-    return Outcome(exit_code=ExitCode(result.code), cause=result.cause, hint=hint)
+    cause = result.cause
+    if result.code == ExitCode.OUTPUT_UNWRITABLE:
+        cause += f"; the run needs {shown_bytes(ready.disk_bytes)} of disk there"
+    return Outcome(exit_code=ExitCode(result.code), cause=cause, hint=hint)
 
 
 def _read_report(output: Path) -> dict[str, Any] | None:

@@ -63,6 +63,7 @@ def run_micro_batches(
 ) -> None:
     """All micro-batches of this rank through one layer; with `advance` the carry moves on."""
     device = engine.device.torch_device
+    samples = 0
     for done, index in enumerate(engine.layout.micro_batches_of(engine.rank)):
         engine.should_stop()
         if watch is not None:
@@ -74,8 +75,14 @@ def run_micro_batches(
                 engine.carry[index] = output.cpu()
         if watch is not None:
             _finish_leaf(engine, index, watch)
-        tokens = sum(engine.plan.micro_batches[index].lengths)
-        engine.progress(micro_batch=done + 1, pass_index=pass_index, tokens=tokens)
+        batch = engine.plan.micro_batches[index]
+        samples += len(batch.samples)
+        engine.progress(
+            micro_batch=done + 1,
+            samples=samples,
+            pass_index=pass_index,
+            tokens=sum(batch.lengths),
+        )
 
 
 def _finish_leaf(engine: Engine, index: int, watch: passes.Watch) -> None:

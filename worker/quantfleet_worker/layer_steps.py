@@ -6,6 +6,7 @@ in `layer_passes`, `solve`, `assembly` and `wire`; here is only who hands what t
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import monotonic
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from quantfleet_api.plan import LayerPlan, LinearPlan
 from quantfleet_worker import assembly, layer_passes, wire
 from quantfleet_worker.commit import Finished, submit
 from quantfleet_worker.engine import Engine
+from quantfleet_worker.journal import note_begun
 from quantfleet_worker.plan_facts import advances, keeps_source, observes
 from quantfleet_worker.schedule import LayerLayout, layer_layout
 from quantfleet_worker.solve import (
@@ -43,10 +45,13 @@ def process_layer(engine: Engine, layer: LayerPlan) -> None:
     """
     engine.exchange.next_layer()
     source = engine.take(layer)  # 1
+    engine.layer_started = monotonic()
     own = layer_layout(layer, engine.layout.world_size)
     statistics = layer_passes.observe(engine, layer, source)  # 2
     readable, solutions = _meet(engine, layer, own, source, statistics)  # 3, 4
     del statistics
+    if engine.rank == 0:
+        note_begun(engine.folder, layer.index)
     with engine.clock.measure("solve"):
         solved = _solve(engine, layer, own, source, readable, solutions)
     del readable

@@ -84,6 +84,7 @@ class Liveness:
             lost = self._silent(seen)
             if lost is not None:
                 self._store.set("lost", f"{lost}")
+                self._stopping.wait(2 * HEARTBEAT_SECONDS)  # the store lives until all have heard
         if self._store.check(["lost"]):
             lost = int(self._store.get("lost"))
             return lost, f"no heartbeat for {LOST_AFTER_SECONDS:.0f} s"

@@ -5,7 +5,7 @@ layer is a list of what lives at the same time (see `memory_items`); the sum is 
 moment of any layer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from quantfleet_api.plan import LayerPlan, Plan
@@ -20,6 +20,7 @@ class MemoryItem:
 
     name: str
     num_bytes: int
+    once_a_pod: bool = False  # the ranks of a pod share it
 
 
 LIBRARY_BYTES = 20 << 20
@@ -29,16 +30,19 @@ over a model of no size was seen to take."""
 Moment = tuple[MemoryItem, ...]
 
 
-def memory_sum(plan: Plan, *, world_size: int, windows: tuple[int, int] | None = None) -> Moment:
+def memory_sum(
+    plan: Plan, *, world_size: int, windows: tuple[int, int] | None = None, local_ranks: int = 1
+) -> Moment:
     """The items of the largest moment, largest first; empty ones are left out.
 
     `windows` is the number of evaluation windows and their length in tokens, if there are any.
+    `local_ranks` run in one pod: the moment is that in which all of them together need most.
     """
     layout = make_layout(plan, world_size)
     moments = [moment for layer in plan.layers for moment in _of_layer(plan, layout, layer)]
     if windows is not None:
         moments += _of_evaluation(plan, layout, *windows)
-    largest = max(moments, key=total_bytes)
+    largest = max(moments, key=lambda moment: bytes_of_ranks(moment, local_ranks))
     present = (item for item in largest if item.num_bytes)
     return tuple(sorted(present, key=lambda item: (-item.num_bytes, item.name)))
 
@@ -48,8 +52,17 @@ def total_bytes(moment: Moment) -> int:
     return sum(item.num_bytes for item in moment)
 
 
+def bytes_of_ranks(moment: Iterable[MemoryItem], ranks: int) -> int:
+    """What so many ranks of one pod need together."""
+    return sum(item.num_bytes * (1 if item.once_a_pod else ranks) for item in moment)
+
+
 def _item(name: str, num_bytes: int) -> MemoryItem:
     return MemoryItem(name=name, num_bytes=num_bytes)
+
+
+def _shared(name: str, num_bytes: int) -> MemoryItem:
+    return MemoryItem(name=name, num_bytes=num_bytes, once_a_pod=True)
 
 
 def _always(plan: Plan, layout: Layout) -> Moment:
@@ -64,9 +77,10 @@ def _of_layer(plan: Plan, layout: Layout, layer: LayerPlan) -> Iterator[Moment]:
     """What lives at the same time while a layer is processed, in the order of its steps."""
     behind = (
         *_always(plan, layout),
-        _item("weights of the next layer", items.next_weights(plan, layer)),
+        _shared("weights of the next layer", items.next_weights(plan, layer)),
+        _shared("weights kept for the head", items.kept(plan) if layer.kind == "decoder" else 0),
     )
-    always = (*behind, _item(f"weights of {layer.name}", items.weights(layer)))
+    always = (*behind, _shared(f"weights of {layer.name}", items.weights(layer)))
     if keeps_source(plan, layer):
         behind = always
     running = _running(plan, layer)
@@ -115,15 +129,17 @@ def _of_evaluation(plan: Plan, layout: Layout, count: int, length: int) -> Itera
         running = items.activations(plan, layer, rows=length, value_bytes=items.FLOAT_BYTES)
         yield (
             *always,
-            _item(f"weights of {layer.name}", items.weights(layer)),
-            _item("weights of the next layer", items.next_weights(plan, layer)),
+            _shared(f"weights of {layer.name}", items.weights(layer)),
+            _shared("weights of the next layer", items.next_weights(plan, layer)),
+            _shared("weights kept for the head", items.kept(plan)),
             _item("layer as written", items.quantized(layer) + items.encoded(plan, layer)),
             _item("decoded weights", items.decoded_weights(layer, value_bytes=items.FLOAT_BYTES)),
             _item("activations of a window", running),
         )
     yield (
         *always,
-        _item("head", items.weights(head) + items.in_float32(head)),
+        _shared("head", items.weights(head)),
+        _item("head in float32", items.in_float32(head)),
         _item("head as written", items.quantized(head) + items.encoded(plan, head)),
         _item("decoded head", items.decoded_weights(head, value_bytes=items.FLOAT_BYTES)),
         _item("logits of a window", 2 * length * vocabulary * items.FLOAT_BYTES),

@@ -12,7 +12,7 @@ from quantfleet_api.plan import LayerPlan, LinearPlan, Plan, SitePlan
 from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.formats.safetensors_file import num_bytes
 from quantfleet_worker.headers import DTYPE_BYTES
-from quantfleet_worker.plan_facts import keeps_source
+from quantfleet_worker.plan_facts import keeps_source, kept_for_head
 from quantfleet_worker.schedule import TASK_ROWS, Layout, layer_layout
 from quantfleet_worker.statistics.second_moment import node_bytes
 from quantfleet_worker.statistics.site import SiteStatistics
@@ -36,7 +36,16 @@ def in_float32(layer: LayerPlan) -> int:
 def next_weights(plan: Plan, layer: LayerPlan) -> int:
     """The layer that is read ahead."""
     following = layer.index + 1
-    return weights(plan.layers[following]) if following < len(plan.layers) else 0
+    if following == len(plan.layers):
+        return 0
+    return weights(plan.layers[following]) - (
+        kept(plan) if following == len(plan.layers) - 1 else 0
+    )
+
+
+def kept(plan: Plan) -> int:
+    """The embedding that the head needs too."""
+    return sum(tensor.num_bytes for tensor in kept_for_head(plan))
 
 
 def token_ids(plan: Plan, layout: Layout) -> int:

@@ -17,6 +17,18 @@ class Rendezvous:
     world_size: int
     host: str
     port: int
+    processes: int = 1  # ranks of a pod
+    seconds: float = 600.0  # how long the others are waited for
+
+    @property
+    def pod(self) -> int:
+        """The pod of this rank; on one machine, the only one."""
+        return self.rank // self.processes
+
+    @property
+    def local_ranks(self) -> range:
+        """The ranks of this pod, this one among them."""
+        return range(self.pod * self.processes, (self.pod + 1) * self.processes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +38,7 @@ class Meeting:
     ranks: range
     host: str = "127.0.0.1"
     port: int = 0
+    seconds: float = 600.0  # how long the others are waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +69,8 @@ class Ready:
     num_layers: int
     warnings: tuple[str, ...]  # what will not be as asked for (law L11)
     notes: tuple[str, ...]  # worth knowing, but without influence on the result
+    memory_bytes: int  # that the ranks started here need together, as `quantfleet plan` sums it up
+    disk_bytes: int  # that the run needs where its output goes
 
 
 def start_planner(connection: Connection, *arguments: Any) -> None:

@@ -3,7 +3,7 @@
 Asked by the engine, by the memory sum and by descriptions, so that all three mean the same.
 """
 
-from quantfleet_api.plan import LayerPlan, Plan
+from quantfleet_api.plan import LayerPlan, Plan, SourceTensor
 
 
 def observes(layer: LayerPlan) -> bool:
@@ -29,3 +29,9 @@ def keeps_source(plan: Plan, layer: LayerPlan) -> bool:
     """Whether a step after solving uses source tensors; else their memory is free from there."""
     floating = plan.propagation == "Float" and advances(plan, layer)
     return layer.kind == "embedding" or bool(layer.copies) or (floating and not observes(layer))
+
+
+def kept_for_head(plan: Plan) -> tuple[SourceTensor, ...]:
+    """The embedding where the head needs it too: it stays in memory, so it is read once."""
+    first, last = plan.layers[0].source, {tensor.name for tensor in plan.layers[-1].source}
+    return tuple(tensor for tensor in first if tensor.name in last)

@@ -11,13 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from quantfleet_api.claims import claims_of
 from quantfleet_api.errors import ExitCode, InvalidInput, QuantFleetError
 from quantfleet_api.loading import parse_job
-from quantfleet_api.progress import Progress
+from quantfleet_api.report import ReportSummary
 from quantfleet_api.spec import QuantizationJob
 from quantfleet_api.termination import MOST_CAUSE, Termination, termination_text
 from quantfleet_worker import launch, published
@@ -30,12 +31,15 @@ from quantfleet_worker.attempt_token import (
 )
 from quantfleet_worker.gang import GangResult, StopSignals
 from quantfleet_worker.messages import Meeting, Ready
+from quantfleet_worker.report_sender import target_of
+from quantfleet_worker.reporter import LAST_SECONDS, Reporter
 from quantfleet_worker.work_folder import remove_work
 
 TERMINATION_LOG = "/dev/termination-log"
 """Where a kubelet looks for a container's last words; QUANTFLEET_TERMINATION_LOG names another."""
-BEGIN_SECONDS = 900.0
-"""How long a pod waits for pod 0: images are pulled and pods scheduled at different speeds."""
+BEGIN_SECONDS = 3600
+"""How long pods wait for each other where QUANTFLEET_BEGIN_SECONDS does not say it: images are
+pulled and pods scheduled at different speeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +55,18 @@ class Place:
     processes: int
     host: str
     port: int
+    begin_seconds: int
 
     @property
     def meeting(self) -> Meeting:
         """The ranks of this pod, and where all meet."""
         first = self.index * self.processes
-        return Meeting(ranks=range(first, first + self.processes), host=self.host, port=self.port)
+        return Meeting(
+            ranks=range(first, first + self.processes),
+            host=self.host,
+            port=self.port,
+            seconds=self.begin_seconds,
+        )
 
 
 def read_place(environment: Mapping[str, str]) -> Place:
@@ -71,6 +81,11 @@ def read_place(environment: Mapping[str, str]) -> Place:
         processes=_number(environment, "NPROC_PER_NODE", low=1),
         host=_text(environment, "MASTER_ADDR"),
         port=_number(environment, "MASTER_PORT", low=1),
+        begin_seconds=_number(
+            {"QUANTFLEET_BEGIN_SECONDS": str(BEGIN_SECONDS)} | dict(environment),
+            "QUANTFLEET_BEGIN_SECONDS",
+            low=1,
+        ),
     )
     if place.index >= place.pods:
         rule = f"must be below NNODES ({place.pods})"
@@ -94,26 +109,51 @@ def _number(environment: Mapping[str, str], name: str, *, low: int) -> int:
 
 def main() -> int:
     """The container's command: run this pod's ranks; leave last words; return the exit code."""
-    speaks = False
+    speaks, reporter = False, None
     try:
         place = read_place(os.environ)
         speaks = place.index == 0
-        outcome = run_pod(place, say=_say)
+        reporter = _reporter(place)
+        outcome = run_pod(place, say=_say, on_ready=_leave_need, reporter=reporter)
     except QuantFleetError as error:
         outcome = launch.Outcome(exit_code=error.exit_code, cause=str(error))
+    except BaseException:
+        _leave("")  # the log's tail tells more than what was left at the start
+        raise
     if outcome.cause:
         _say(f"error: {outcome.cause}")
     if outcome.hint:
         _say(f"hint: {outcome.hint}")
-    _leave_words(last_words(outcome, published_here=speaks))
+    words = last_words(outcome, published_here=speaks)
+    _leave(termination_text(words))
+    if reporter is not None:
+        reporter.finish(_summary(words) if speaks else None, seconds=LAST_SECONDS if speaks else 0)
     return int(outcome.exit_code)
+
+
+def _reporter(place: Place) -> Reporter | None:
+    target = target_of(os.environ)
+    if target is None:
+        return None
+    return Reporter(target, attempt=place.attempt, pod=place.index, say=_say)
+
+
+def _summary(words: Termination) -> ReportSummary:
+    return ReportSummary(
+        digest=words.manifest_digest,
+        size_bytes=words.size_bytes,
+        file_count=words.file_count,
+        warnings=words.warnings,
+        cause=words.cause,
+    )
 
 
 def run_pod(
     place: Place,
     *,
     say: Callable[[str], None],
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_ready: Callable[[Ready], None] = lambda ready: None,
+    reporter: Reporter | None = None,
 ) -> launch.Outcome:
     """This pod's whole story; errors are an Outcome too, only bugs raise.
 
@@ -126,7 +166,9 @@ def run_pod(
     try:
         job, folders = _read_job(place)
         with StopSignals(launch.stop_before_work):
-            ready = launch.plan_job(context, job, folders, place.pods * place.processes)  # 1
+            ranks = place.pods * place.processes
+            ready = launch.plan_job(context, job, folders, ranks, place.processes)  # 1
+            on_ready(ready)
             for line in (*ready.warnings, *ready.notes):
                 say(f"warning: {line}")
             done = launch.finished_before(ready, job)  # 2
@@ -134,12 +176,26 @@ def run_pod(
                 return done
             launch.refuse_warnings(ready, job)
             attempt = _attempt(place, ready, job, say)  # 3
-        result = launch.run_gang(context, ready, attempt, on_progress, place.meeting)  # 4
+        result = _run_ranks(place, context, ready, attempt, reporter)  # 4
         if place.index == 0 and result.code in (ExitCode.DONE, ExitCode.GATE_NOT_MET):
             remove_work(ready.output)
-        return _own_outcome(launch.outcome_of(ready, result), result)
+        outcome = _own_outcome(launch.outcome_of(ready, result), result)
+        return replace(outcome, memory_bytes=ready.memory_bytes)
     except QuantFleetError as error:
         return launch.Outcome(exit_code=error.exit_code, cause=str(error))
+
+
+def _run_ranks(
+    place: Place,
+    context: ForkServerContext,
+    ready: Ready,
+    attempt: int,
+    reporter: Reporter | None,
+) -> GangResult:
+    if reporter is None:
+        return launch.run_gang(context, ready, attempt, lambda progress: None, place.meeting)
+    told = reporter.progress, place.meeting, reporter.layers
+    return launch.run_gang(context, ready, attempt, *told)
 
 
 def _read_job(place: Place) -> tuple[QuantizationJob, dict[str, Path]]:
@@ -155,7 +211,7 @@ def _attempt(place: Place, ready: Ready, job: QuantizationJob, say: Callable[[st
     """The number of this attempt in the work folder."""
     token = Token(job_uid=place.job_uid, attempt=place.attempt, plan=ready.digest)
     if place.index > 0:
-        folder = wait_for_attempt(ready.output, token, seconds=BEGIN_SECONDS)
+        folder = wait_for_attempt(ready.output, token, seconds=place.begin_seconds)
         return folder.attempt
     with briefly_locked(ready.output):
         refuse_survivors(ready.output, token)
@@ -179,7 +235,7 @@ def last_words(outcome: launch.Outcome, *, published_here: bool) -> Termination:
     Only rank 0's pod speaks of the output: the others leave when they are done, before it is there.
     """
     if outcome.exit_code != ExitCode.DONE or outcome.output is None or not published_here:
-        return Termination(cause=outcome.cause[:MOST_CAUSE])
+        return Termination(memory_bytes=outcome.memory_bytes, cause=outcome.cause[:MOST_CAUSE])
     raw = (outcome.output / published.MANIFEST_NAME).read_bytes()
     files = published.read_manifest(outcome.output).files
     report = outcome.report or {}
@@ -191,12 +247,17 @@ def last_words(outcome: launch.Outcome, *, published_here: bool) -> Termination:
     )
 
 
-def _leave_words(words: Termination) -> None:
+def _leave_need(ready: Ready) -> None:
+    """What this pod needs: whoever is killed when memory runs out has no time for words."""
+    _leave(termination_text(Termination(memory_bytes=ready.memory_bytes)))
+
+
+def _leave(text: str) -> None:
     path = Path(os.environ.get("QUANTFLEET_TERMINATION_LOG", TERMINATION_LOG))
     try:
-        path.write_text(termination_text(words))
+        path.write_text(text)
     except OSError:
-        _say(termination_text(words))  # not in a container: the log's tail says it
+        _say(text)  # not in a container: the log's tail says it
 
 
 def _say(line: str) -> None:

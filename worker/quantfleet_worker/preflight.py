@@ -1,8 +1,8 @@
 """Can this finish? Asked before any rank starts, of this machine and of the place of the output.
 
 Called by the launcher after planning, and by `quantfleet plan`. What a user must change is
-InvalidInput; a place that cannot be written now, but may be later, is OutputUnwritable. Shared
-memory (/dev/shm) is not asked about: nothing of the engine uses it.
+InvalidInput; a place that cannot be written now, but may be later, is OutputUnwritable. The room
+in /dev/shm is not asked about: weights that ranks share lie in memory, but in no folder.
 """
 
 import os
@@ -11,9 +11,10 @@ from pathlib import Path
 
 from quantfleet_api.errors import InvalidInput, OutputUnwritable
 from quantfleet_api.plan import Plan
+from quantfleet_api.quantities import shown_bytes
 from quantfleet_worker import available_memory, published
 from quantfleet_worker.disk import DiskItem, activation_bytes, disk_sum, total_disk_bytes
-from quantfleet_worker.memory import MemoryItem, memory_sum, total_bytes
+from quantfleet_worker.memory import MemoryItem, bytes_of_ranks, memory_sum
 from quantfleet_worker.places import Places
 from quantfleet_worker.planning import Planned
 from quantfleet_worker.work_folder import work_path
@@ -31,10 +32,27 @@ def preflight(planned: Planned, *, world_size: int, local_world_size: int) -> tu
     check_places(planned.places)
     check_output(planned)
     check_disk(planned.output, disk_items(planned))
-    items = memory_sum(planned.plan, world_size=world_size, windows=window_shape(planned))
+    items = memory_items(planned, world_size=world_size, local_world_size=local_world_size)
     check_memory(items, local_world_size, available_bytes=available_memory.available_bytes())
     threads = planned.job.spec.workers.threads_per_process
     return oversubscription(threads, local_world_size, cores=usable_cores())
+
+
+def memory_items(
+    planned: Planned, *, world_size: int, local_world_size: int
+) -> tuple[MemoryItem, ...]:
+    """The sum of a rank, at the moment in which the ranks of this machine together need most."""
+    return memory_sum(
+        planned.plan,
+        world_size=world_size,
+        windows=window_shape(planned),
+        local_ranks=local_world_size,
+    )
+
+
+def needed_memory(items: Iterable[MemoryItem], ranks: int) -> int:
+    """What the ranks of this machine, or of one pod, need together; in bytes."""
+    return bytes_of_ranks(items, ranks) + ranks * PROCESS_BYTES
 
 
 def choose_world_size(planned: Planned, *, workers: int | None) -> int:
@@ -68,8 +86,8 @@ def default_world_size(
     if plan.micro_batches:
         most = min(most, len(plan.leaves))
     for world_size in range(most, 1, -1):
-        items = memory_sum(plan, world_size=world_size, windows=windows)
-        needed = world_size * (total_bytes(items) + PROCESS_BYTES)
+        items = memory_sum(plan, world_size=world_size, windows=windows, local_ranks=world_size)
+        needed = needed_memory(items, world_size)
         if available_bytes is None or needed <= available_bytes:
             return world_size
     return 1
@@ -170,12 +188,15 @@ def check_disk(output: Path, items: Iterable[DiskItem]) -> None:
 
 def check_memory(items: Sequence[MemoryItem], ranks: int, *, available_bytes: int | None) -> None:
     """Memory for the ranks of this machine; where the system does not tell, nothing is refused."""
-    needed = ranks * (total_bytes(tuple(items)) + PROCESS_BYTES)
+    needed = needed_memory(items, ranks)
     process = [MemoryItem(name="process", num_bytes=PROCESS_BYTES)]
     if available_bytes is not None and needed > available_bytes:
+        own = [item for item in items if not item.once_a_pod]
+        shared = _shown(item for item in items if item.once_a_pod)
+        together = f", and all of them {shared}" if shared else ""
         rule = (
             f"must need at most the {shown_bytes(available_bytes)} of memory that are free, not "
-            f"{shown_bytes(needed)}: each rank {_shown([*process, *items])}"
+            f"{shown_bytes(needed)}: each rank {_shown([*process, *own])}{together}"
         )
         raise InvalidInput("spec.workers", f"{ranks} ranks on this machine", rule)
 
@@ -190,12 +211,6 @@ def oversubscription(threads: int, ranks: int, *, cores: int) -> tuple[str, ...]
     if threads * ranks <= cores:
         return ()
     return (f"spec.workers: {ranks} ranks of {threads} threads share {cores} cores",)
-
-
-def shown_bytes(num_bytes: int) -> str:
-    """For people, in GiB or MiB."""
-    gib = num_bytes / (1 << 30)
-    return f"{gib:.1f} GiB" if gib >= 1 else f"{num_bytes / (1 << 20):.1f} MiB"
 
 
 def _existing_parent(path: Path) -> Path:

@@ -7,11 +7,11 @@ the alignment of a file's data differs from file to file, and matrix kernels may
 import hashlib
 import os
 import threading
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,11 @@ from quantfleet_api.plan import SourceTensor
 from quantfleet_worker.schemes import TORCH_DTYPES
 
 _READ_BYTES = 1 << 26  # of one system call: Linux moves at most 2 GiB in one
-_ALIGNMENT = 64  # bytes, what torch's CPU allocator gives
+ALIGNMENT = 64  # bytes, what torch's CPU allocator gives
+
+
+def _own_memory(num_bytes: int) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 class Reader:
@@ -41,15 +45,20 @@ class Reader:
         self.bytes_read = 0
         self.hashes: dict[str, str] = dict(known_hashes or {})
         self._folder = folder
-        self._tensors = tensors
+        self.tensors = tensors
         self._check_finite = check_finite
         self._hashed = hashed
         self._files: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The named tensors, in memory that nothing else shares."""
-        return {name: self._read_tensor(self._tensors[name]) for name in names}
+    def read(
+        self, names: Iterable[str], *, memory: Callable[[int], Tensor] = _own_memory
+    ) -> dict[str, Tensor]:
+        """The named tensors, in memory that nothing else shares.
+
+        `memory` gives a place (uint8, aligned) for so many bytes, in the order of `names`.
+        """
+        return {name: self._read_tensor(self.tensors[name], memory) for name in names}
 
     def close(self) -> None:
         """Closes the files; the reader may be used again."""
@@ -68,9 +77,9 @@ class Reader:
     ) -> None:
         self.close()
 
-    def _read_tensor(self, source: SourceTensor) -> Tensor:
-        raw = torch.empty(source.num_bytes, dtype=torch.uint8)
-        assert raw.data_ptr() % _ALIGNMENT == 0
+    def _read_tensor(self, source: SourceTensor, memory: Callable[[int], Tensor]) -> Tensor:
+        raw = memory(source.num_bytes)
+        assert raw.data_ptr() % ALIGNMENT == 0
         view = raw.numpy().data
         try:
             _fill_(view, self._file(source.file), source.start)
@@ -100,10 +109,17 @@ class Reader:
             raise InvalidInput(field, digest, f"content must stay what it was, {known}")
 
 
+class Reads(Protocol):
+    """What reads sets of tensors: a reader, or one that shares with other ranks."""
+
+    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """The named tensors."""
+
+
 class Prefetcher:
     """Reads one set of tensors ahead, in a thread of its own."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reads) -> None:
         self._reader = reader
         self._thread: threading.Thread | None = None
         self._result: Future[dict[str, Tensor]] = Future()
@@ -134,7 +150,7 @@ class Prefetcher:
         self._result = Future()
 
 
-def _complete(result: Future[dict[str, Tensor]], reader: Reader, names: tuple[str, ...]) -> None:
+def _complete(result: Future[dict[str, Tensor]], reader: Reads, names: tuple[str, ...]) -> None:
     try:
         result.set_result(reader.read(names))
     except BaseException as error:  # raised again by take(), in the thread that decides

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -33,7 +33,9 @@ def put_summary(engine: Engine, *, memory_at_start: int) -> None:
         "transfers": traffic.num_transfers,
         "exchangePhases": traffic.num_phases,
         "mostPhasesOfALayer": traffic.most_phases_of_layer,
+        "pod": engine.pod,
         "bytesRead": engine.reader.bytes_read,
+        "bytesReadToEvaluate": engine.evaluation_bytes,
         "microBatches": len(engine.layout.micro_batches_of(engine.rank)),
         "peakMemoryBytes": devices.peak_memory_bytes(),
         "peakMemoryAboveStartBytes": devices.peak_memory_bytes() - memory_at_start,
@@ -65,6 +67,8 @@ def build(
         "evaluation": None if perplexities is None else _evaluation(perplexities),
         "warnings": list(all_warnings(engine, journal)),
         "size": _sizes(engine, files),
+        "bytesReadByPod": _by_pod(summaries, "bytesRead"),
+        "bytesReadToEvaluateByPod": _by_pod(summaries, "bytesReadToEvaluate"),
         "secondsByPhase": {
             phase: max(summary["secondsByPhase"][phase] for summary in summaries)
             for phase in PHASES
@@ -72,6 +76,14 @@ def build(
         "ranks": summaries,
         "layers": [layer.model_dump(mode="json") for layer in journal.layers],
     }
+
+
+def _by_pod(summaries: Sequence[Mapping[str, Any]], what: str) -> list[int]:
+    """Bytes of weights that each pod took from storage in this attempt."""
+    total = [0] * (1 + max(summary["pod"] for summary in summaries))
+    for summary in summaries:
+        total[summary["pod"]] += summary[what]
+    return total
 
 
 def all_warnings(engine: Engine, journal: Journal) -> tuple[str, ...]:
@@ -126,7 +138,8 @@ def _sizes(engine: Engine, files: Mapping[str, tuple[str, int]]) -> dict[str, An
         )
         for name in engine.plan.formats
     }
-    return {"sourceBytes": source, "outputBytes": output}
+    tensors = sum(tensor.num_bytes for tensor in engine.checkpoint.tensors.values())
+    return {"sourceBytes": source, "sourceTensorBytes": tensors, "outputBytes": output}
 
 
 def report_path(target: Path) -> Path:

@@ -63,7 +63,7 @@ def _check_files(engine: Engine, journal: Journal) -> None:
 
 def _read_source(engine: Engine, layer: LayerPlan) -> dict[str, Tensor]:
     with engine.clock.measure("read"):
-        return engine.reader.read([tensor.name for tensor in layer.source])
+        return engine.weights.read([tensor.name for tensor in layer.source])
 
 
 def _read_carry(engine: Engine, journal: Journal) -> None:

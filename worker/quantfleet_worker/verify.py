@@ -21,6 +21,8 @@ from quantfleet_worker.formats import FORMATS
 from quantfleet_worker.journal import read_journal
 from quantfleet_worker.models.layers import Blocks
 from quantfleet_worker.own_files import file_digest
+from quantfleet_worker.plan_facts import kept_for_head
+from quantfleet_worker.pod_memory import PodReader
 from quantfleet_worker.resume import read_layer
 from quantfleet_worker.schemes import QuantizedLinear, dequantized_weight
 from quantfleet_worker.source import Prefetcher, Reader
@@ -79,10 +81,9 @@ def evaluate(engine: Engine) -> Perplexities | None:
         return None
     engine.carry.clear()
     count, length = engine.windows.shape
-    first = engine.rank * count // engine.layout.world_size
-    last = (engine.rank + 1) * count // engine.layout.world_size
+    own = _windows_of(engine, engine.rank)
     with engine.clock.measure("verify"):
-        losses = _losses(engine, engine.windows[first:last])
+        losses = _losses(engine, engine.windows[own.start : own.stop])
     engine.exchange.put(f"losses/{engine.rank}", json.dumps(losses))
     pairs = [
         pair
@@ -99,6 +100,17 @@ def evaluate(engine: Engine) -> Perplexities | None:
     )
 
 
+def _windows_of(engine: Engine, rank: int) -> range:
+    assert engine.windows is not None, "there is an evaluation"
+    count, ranks = len(engine.windows), engine.layout.world_size
+    return range(rank * count // ranks, (rank + 1) * count // ranks)
+
+
+def _measuring(engine: Engine) -> list[int]:
+    """Ranks of this pod that have a window, and so read the weights."""
+    return [rank for rank in engine.local_ranks if _windows_of(engine, rank)]
+
+
 def _perplexity(loss: float) -> float:
     """exp of a mean loss; infinite where that of a broken model is beyond any float."""
     try:
@@ -112,7 +124,10 @@ def _losses(engine: Engine, windows: Tensor) -> list[tuple[float, float]]:
     if len(windows) == 0:
         return []
     blocks = Blocks(engine.blocks.family, engine.checkpoint.config, torch.float32)
-    with Reader(engine.checkpoint.folder, engine.checkpoint.tensors) as reader:
+    with Reader(engine.checkpoint.folder, engine.checkpoint.tensors) as storage:
+        twice = {tensor.name for tensor in kept_for_head(engine.plan)}
+        members = _measuring(engine)
+        reader = PodReader(storage, engine.exchange, members, name="evaluation", twice=twice)
         prefetcher = Prefetcher(reader)
         embedding, *decoders, head = engine.plan.layers
         weight = next(iter(reader.read([t.name for t in embedding.source]).values()))
@@ -129,6 +144,8 @@ def _losses(engine: Engine, windows: Tensor) -> list[tuple[float, float]]:
             _advance_float(engine, blocks, layer, source, as_float)
             _advance_quantized(engine, blocks, layer, as_quantized)
         source = with_head_weight(head, reader.read([tensor.name for tensor in head.source]))
+        reader.close()
+        engine.evaluation_bytes = storage.bytes_read
     return _head_losses(engine, blocks, windows, source, weight, as_float, as_quantized)
 
 
