@@ -6,6 +6,7 @@ L9). A change of stage or layer is sent within a second, anything else as often 
 """
 
 import random
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -87,6 +88,8 @@ class Reporter:
         self._thread.join(seconds)
 
     def _run(self) -> None:
+        # a signal is for the main thread, at a moment when that one has not blocked it
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
         try:
             while not self._over and (report := self._next()) is not None:
                 if self._send(report) and report.final:
