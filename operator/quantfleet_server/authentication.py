@@ -51,7 +51,7 @@ class Door:
     tokens: Remembered[Verdict]
     rights: Remembered[bool]
     addresses: Buckets
-    """Tokens that are shown for the first time, by the address that they come from."""
+    """Tokens that were never good before, by the address that they come from."""
     reports: Buckets
     """Reports, by token."""
     reads: Buckets
@@ -92,7 +92,8 @@ class Door:
 
     async def _user(self, token: str, claims: Claims, audience: str, address: str) -> User:
         key = _digest(f"{audience}\0{token}")
-        if self.tokens.find(key) is None:
+        last = self.tokens.last(key)
+        if last is None or last.user is None:  # one that was good before is no garbage
             wait = self.addresses.take(address, self.clock())
             if wait:
                 raise too_many("tokens from this address", wait)
@@ -132,7 +133,7 @@ def open_door(
         tokens=Remembered(clock=clock, seconds_of=token_counts),
         rights=Remembered(clock=clock, seconds_of=lambda yes: MAY_SECONDS if yes else NO_SECONDS),
         # all pods of a node may come from one address
-        addresses=Buckets(rate=20, burst=400),
+        addresses=Buckets(rate=50, burst=1000),
         reports=Buckets(rate=reports_per_second, burst=20),
         reads=Buckets(rate=50, burst=500),
     )

@@ -30,6 +30,11 @@ class Remembered(Generic[V]):
         self._kept.move_to_end(key)
         return found[1]
 
+    def last(self, key: str) -> V | None:
+        """The last answer, even if it no longer counts; None where it was forgotten."""
+        found = self._kept.get(key)
+        return None if found is None else found[1]
+
     async def get(self, key: str, ask: Callable[[], Awaitable[V]]) -> V:
         """The answer; asked for where it is not known, together with all who wait for it."""
         found = self.find(key)

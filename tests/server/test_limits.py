@@ -98,6 +98,23 @@ def test_an_error_is_not_remembered() -> None:
     asyncio.run(story())
 
 
+def test_the_last_answer_is_known_when_it_no_longer_counts() -> None:
+    clock = Clock()
+
+    async def ask() -> str:
+        return "yes"
+
+    async def story() -> None:
+        remembered = Remembered[str](clock=clock, seconds_of=lambda _: 10)
+        assert remembered.last("key") is None
+        await remembered.get("key", ask)
+        clock.now = 11.0
+        assert remembered.find("key") is None
+        assert remembered.last("key") == "yes"
+
+    asyncio.run(story())
+
+
 def test_answers_are_bounded() -> None:
     async def story() -> int:
         remembered = Remembered[int](clock=Clock(), seconds_of=lambda _: 10, most=5)

@@ -64,8 +64,12 @@ def run_load(
     watchers: int,
     a_second: float,
     seconds: float,
+    fresh: bool = False,
 ) -> LoadFigures:
-    """Reports of `pods` pods a job at `a_second` in all, with watchers spread over the jobs."""
+    """Reports of `pods` pods a job at `a_second` in all, with watchers spread over the jobs.
+
+    With `fresh` every report comes over a connection of its own, as those of workers do.
+    """
     made = [place.submit("load") for _ in range(jobs)]
     tokens = [
         [token_of(job.cluster, job.namespace, job.account, job.audience()) for _ in range(pods)]
@@ -73,7 +77,16 @@ def run_load(
     ]
     reader = place.reader()
     return asyncio.run(
-        _run(place, made, tokens, reader.token, watchers, a_second=a_second, seconds=seconds)
+        _run(
+            place,
+            made,
+            tokens,
+            reader.token,
+            watchers,
+            a_second=a_second,
+            seconds=seconds,
+            fresh=fresh,
+        )
     )
 
 
@@ -86,14 +99,19 @@ async def _run(
     *,
     a_second: float,
     seconds: float,
+    fresh: bool,
 ) -> LoadFigures:
     assert place.server.child is not None
     process = place.server.child.process.pid
     trusted = ssl.create_default_context(cafile=place.server.authority)
-    connector = aiohttp.TCPConnector(limit=0, ssl=trusted)
+    kept = aiohttp.TCPConnector(limit=0, ssl=trusted)
+    used = aiohttp.TCPConnector(limit=0, ssl=trusted, force_close=fresh)
     seen = [Seen() for _ in range(watchers)]
     start_bytes = resident(process)
-    async with aiohttp.ClientSession(place.server.url, connector=connector) as session:
+    async with (
+        aiohttp.ClientSession(place.server.url, connector=kept) as session,
+        aiohttp.ClientSession(place.server.url, connector=used) as reporting,
+    ):
         following = [
             asyncio.create_task(follow(session, jobs[number % len(jobs)], reader, one))
             for number, one in enumerate(seen)
@@ -109,7 +127,7 @@ async def _run(
         begun = time.monotonic()
         results = await asyncio.gather(
             *(
-                report(session, job, pod, token, rounds, begun + period * n / len(pods), period)
+                report(reporting, job, pod, token, rounds, begun + period * n / len(pods), period)
                 for n, (job, pod, token) in enumerate(pods)
             )
         )
