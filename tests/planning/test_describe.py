@@ -7,6 +7,7 @@ import pytest
 
 from quantfleet_worker.describe import describe
 from quantfleet_worker.layer_tables import runs_of
+from quantfleet_worker.preflight import PROCESS_BYTES
 from quantfleet_worker.schedule import layer_layout, make_layout
 from quantfleet_worker.site_statistics import layer_passes
 from quantfleet_worker.traffic import layer_traffic
@@ -58,6 +59,16 @@ def test_a_good_job_is_described_in_full(bench: Any) -> None:
     for table in ("memoryOfARank", "disk"):
         *summands, last = found[table]
         assert last == {"what": "sum", "bytes": sum(row["bytes"] for row in summands)}
+
+
+def test_the_memory_of_a_pod_is_that_of_its_ranks_with_weights_once(bench: Any) -> None:
+    workers = {"count": 2, "processesPerWorker": 2}
+    one, two = described(bench, 1), described(bench, workers=workers)
+    assert two["ranks"] == 4
+    rank = two["memoryOfARank"][-1]["bytes"] + PROCESS_BYTES
+    assert rank < two["memoryOfAPodBytes"] < 2 * rank
+    alone = one["memoryOfARank"][-1]["bytes"] + PROCESS_BYTES
+    assert one["memoryOfAPodBytes"] == alone
 
 
 def test_a_description_is_plain_json(bench: Any) -> None:

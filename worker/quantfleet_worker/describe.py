@@ -74,7 +74,7 @@ def _parts(
         "memoryOfARank": _sum(
             memory_sum(planned.plan, world_size=world_size, windows=window_shape(planned))
         ),
-        "memoryOfAPod": needed_memory(
+        "memoryOfAPodBytes": needed_memory(
             memory_items(planned, world_size=world_size, local_world_size=in_a_pod), in_a_pod
         ),
         "disk": _sum(disk_items(planned)),
