@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import child_process
+from cluster_access import Json
 from control_plane import ControlPlane
 from two_nodes import control_groups, host, image_store, images, network, nodes, programs
 from two_nodes.site import NODE_NUMBERS, Chosen, ClusterError, Node, Site, new_token
@@ -57,7 +58,7 @@ def up(site: Site, say: Callable[[str], None], archives: Sequence[Path] = ()) ->
     image_store.fill(site, site.nodes[0], [pause, *archives])
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda node: _start_node(site, node, plane), site.nodes))
-        programs.wait_until("both nodes ready", lambda: nodes_ready(plane), seconds=READY_SECONDS)
+        list(pool.map(lambda node: _wait_ready(site, node, plane), site.nodes))
         list(pool.map(lambda node: nodes.start_firewall(site, node, plane), site.nodes))
 
 
@@ -82,12 +83,24 @@ def is_up(site: Site) -> bool:
 
 def nodes_ready(plane: ControlPlane) -> bool:
     """Whether both nodes report that pods can run on them."""
-    return sum(_is_ready(node) for node in plane.cluster.list("nodes")) == len(NODE_NUMBERS)
+    return len(_ready_names(plane)) == len(NODE_NUMBERS)
 
 
-def _is_ready(node: dict[str, object]) -> bool:
-    status = node["status"]
-    assert isinstance(status, dict)
+def _wait_ready(site: Site, node: Node, plane: ControlPlane) -> None:
+    programs.wait_running(
+        site,
+        nodes.program(node, "kubelet"),
+        lambda: node.name in _ready_names(plane),
+        seconds=READY_SECONDS,
+    )
+
+
+def _ready_names(plane: ControlPlane) -> list[str]:
+    listed = plane.cluster.list("nodes")
+    return [node["metadata"]["name"] for node in listed if _is_ready(node["status"])]
+
+
+def _is_ready(status: Json) -> bool:
     return any(
         condition["type"] == "Ready" and condition["status"] == "True"
         for condition in status.get("conditions") or []

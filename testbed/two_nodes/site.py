@@ -16,8 +16,8 @@ NODE_NUMBERS = (1, 2)
 API_PORT = 6443
 SUBNET_OCTETS: list[int] = [*range(88, 96), *range(97, 120)]
 """10.N.0.0/16 with the first N that is free; 10.96 is the range of Services."""
-MOST_PATH_BYTES = 80
-"""A socket's path may have 107 bytes, and lies in a folder below this one."""
+MOST_PATH_BYTES = 64
+"""A socket's path may have 107 bytes, and a kubelet's ends in 42 after this folder."""
 COVERED = (Path("/run"), Path("/var/lib"), Path("/var/log"))
 """A node sees empty folders there: programs write there without asking."""
 
@@ -129,7 +129,8 @@ def this_site() -> Site:
     if len(os.fsencode(folder)) > MOST_PATH_BYTES:
         raise ClusterError(f"{folder}: path too long for sockets; set QUANTFLEET_CACHE")
     if any(folder.is_relative_to(covered) for covered in COVERED):
-        raise ClusterError(f"{folder}: nodes do not see {COVERED}; set QUANTFLEET_CACHE")
+        hidden = ", ".join(map(str, COVERED))
+        raise ClusterError(f"{folder}: nodes do not see {hidden}; set QUANTFLEET_CACHE")
     return Site(folder=folder)
 
 

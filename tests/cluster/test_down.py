@@ -18,7 +18,7 @@ from node_fixtures import BUSYBOX, BUSYBOX_IMAGE
 from small_pods import FOREVER, address, start, template
 from two_nodes import control_groups, host, images, lifecycle, network
 from two_nodes.lifecycle import SYSCTLS
-from two_nodes.site import NODE_NUMBERS, REPOSITORY, Site
+from two_nodes.site import NODE_NUMBERS, REPOSITORY, ClusterError, Site, this_site
 
 pytestmark = pytest.mark.cluster
 FIXED_PLACES = (
@@ -29,13 +29,14 @@ FIXED_PLACES = (
 
 
 @pytest.fixture
-def second(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def second(
+    site: Site, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
     """The place of a second cluster; `site` is up meanwhile."""
-    cache = tmp_path / "c"
-    cache.mkdir()
+    cache = tmp_path_factory.mktemp("second")  # tmp_path has the test's name: too long for sockets
     (cache / "kubernetes").symlink_to(host.programs_folder().parent)
     monkeypatch.setenv("QUANTFLEET_CACHE", str(cache))
-    place = Site(folder=cache / "cluster")
+    place = this_site()
     yield place
     lifecycle.down(place)
 
@@ -142,3 +143,12 @@ def test_an_up_that_was_killed_leaves_nothing_after_down(
 
 def test_down_of_nothing_is_no_error(second: Site) -> None:
     lifecycle.down(second)
+
+
+@pytest.mark.parametrize("folder", ["/var/lib/ci", "/srv/" + "deep/" * 10])
+def test_a_folder_that_cannot_serve_is_named_in_one_line(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUANTFLEET_CACHE", folder)
+    with pytest.raises(ClusterError, match=r"\A/.*set QUANTFLEET_CACHE\Z"):
+        this_site()
