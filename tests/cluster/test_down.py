@@ -145,7 +145,7 @@ def test_down_of_nothing_is_no_error(second: Site) -> None:
     lifecycle.down(second)
 
 
-@pytest.mark.parametrize("folder", ["/var/lib/ci", "/srv/" + "deep/" * 10])
+@pytest.mark.parametrize("folder", ["/var/lib/ci", "/srv/" + "deep/" * 12])
 def test_a_folder_that_cannot_serve_is_named_in_one_line(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
