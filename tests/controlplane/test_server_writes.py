@@ -220,9 +220,13 @@ def test_an_api_server_that_is_away_costs_no_report(
     wait_for("last state", lambda: job.progress().get("layersCompleted") == 2)
 
 
-def test_the_last_state_reaches_everybody_under_load(own_server_place: ServerPlace) -> None:
+@pytest.mark.parametrize("fresh", [False, True], ids=["kept connections", "one a report"])
+def test_the_last_state_reaches_everybody_under_load(
+    own_server_place: ServerPlace, fresh: bool
+) -> None:
     """A little of what `python -m benchmarks --only server` does; there are the bounds."""
-    figures = run_load(own_server_place, jobs=6, pods=3, watchers=24, a_second=30, seconds=4)
+    load = {"jobs": 6, "pods": 3, "watchers": 24, "fresh": fresh}
+    figures = run_load(own_server_place, a_second=30, seconds=3, **load)
     assert figures.watchers_without_last_state == 0
     assert figures.statuses_without_last_state == 0
     assert figures.refused == 0
