@@ -8,7 +8,7 @@ import pytest
 from child_process import wait_for
 from control_plane import ControlPlane
 from fault_proxy import Call, Fault, FaultProxy, fault_proxy
-from job_lives import LIVES, judge
+from job_lives import LIVES, Care, judge
 from plane_fixtures import new_namespace
 from quantization_jobs import publishes
 from status_history import StatusHistory, status_history
@@ -45,7 +45,7 @@ def live(traveller: Workplace, road: FaultProxy, history: StatusHistory, *names:
     """Live through these lives under the faults that were injected; all of them must strike."""
     try:
         for name in names:
-            judge(*LIVES[name](traveller, lambda: None))
+            judge(*LIVES[name](traveller, Care()))
         assert road.pending() == []
     finally:
         road.clear()

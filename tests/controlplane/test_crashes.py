@@ -11,7 +11,7 @@ import pytest
 from child_process import wait_for
 from control_plane import OPERATOR_TOKEN, ControlPlane
 from fault_proxy import Call, Fault, FaultProxy, fault_proxy
-from job_lives import LIVES, judge
+from job_lives import LIVES, Care, judge
 from operator_process import OperatorProcess
 from plane_fixtures import new_namespace
 from restart_run import BOUND_SECONDS, catch_up
@@ -26,6 +26,8 @@ CALLS_OF_A_LIFE = range(1, 13)
 MOST_CALLS = 200
 JOBS = 20
 AWAY_SECONDS = 60
+UNDER_FIRE_SECONDS = 900.0
+"""An operator that is killed all the time does a dozen calls a life of its own."""
 KINDS = ("call", "cut_after")
 
 
@@ -85,7 +87,7 @@ def live_and_die(
     mortal.operator.wait_ready()
     road.inject(kill_at(mortal.operator, step, kind))
     try:
-        judge(*LIVES[life](mortal, revive))
+        judge(*LIVES[life](mortal, Care(revive=revive)))
         return road.pending() == []
     finally:
         road.clear()
@@ -119,13 +121,11 @@ def test_c23_killed_after_every_call(
     assert steps > 3, "a life has more calls than that"
 
 
-def live_many(
-    mortal: Workplace, revive: Callable[[], None], seed: int, count: int
-) -> "list[Future[None]]":
+def live_many(mortal: Workplace, seed: int, count: int, care: Care) -> "list[Future[None]]":
     """Lives drawn by a seed, all at once, each in a thread; done when all futures are."""
 
     def whole(life: str) -> None:
-        judge(*LIVES[life](mortal, revive))
+        judge(*LIVES[life](mortal, care))
 
     lives = random.Random(seed).choices(sorted(LIVES), k=count)
     pool = ThreadPoolExecutor(max_workers=count)
@@ -145,7 +145,8 @@ def raise_first(futures: "list[Future[None]]", *, seconds: float) -> None:
 def kill_at_random(mortal: Workplace, road: FaultProxy, *, seed: int, kills: int) -> None:
     """SIGKILL at random calls while 20 jobs are in flight; the main thread starts it again."""
     drawn = random.Random(seed)
-    futures = live_many(mortal, lambda: None, seed, JOBS)
+    care = Care(seconds=UNDER_FIRE_SECONDS)
+    futures = live_many(mortal, seed, JOBS, care)
 
     def died() -> bool:
         return not mortal.operator.alive() or all(future.done() for future in futures)
@@ -155,7 +156,7 @@ def kill_at_random(mortal: Workplace, road: FaultProxy, *, seed: int, kills: int
         wait_for("a death or the end", died, seconds=120)
         road.clear()
         if mortal.operator.alive():
-            futures += live_many(mortal, lambda: None, drawn.randint(0, 1 << 30), JOBS)
+            futures += live_many(mortal, drawn.randint(0, 1 << 30), JOBS, care)
         else:
             mortal.operator.start()
     raise_first(futures, seconds=120)
@@ -184,7 +185,7 @@ def test_the_api_server_away_for_a_minute_with_20_jobs_in_flight(
 ) -> None:
     """Pods go on meanwhile; what ended is told within seconds of the return."""
     mortal.operator.ensure_started()
-    futures = live_many(mortal, lambda: None, 3, JOBS)
+    futures = live_many(mortal, 3, JOBS, Care())
     wait_for(
         "some jobs under way",
         lambda: sum(bool(history.of(uid)) for uid in history.jobs()) >= JOBS // 2,
@@ -208,7 +209,7 @@ def test_two_operators_at_once_do_no_harm(
     )
     try:
         second.start()
-        raise_first(live_many(mortal, lambda: None, 4, JOBS // 2), seconds=180)
+        raise_first(live_many(mortal, 4, JOBS // 2, Care()), seconds=180)
     finally:
         second.kill()
     assert history.regressions() == []

@@ -18,6 +18,7 @@ from status_history import truth
 from workplaces import Workplace
 
 LIFE_SECONDS = 120.0
+"""How long a step of a life may take, unless the operator is killed all the time."""
 
 
 def attempt_of_pod(pod: Json) -> int:
@@ -63,37 +64,45 @@ Revive = Callable[[], None]
 """Called again and again while a life waits: starts the operator if it was killed."""
 
 
-def _until(what: str, revive: Revive, condition: Callable[[], object]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """What is done for a life while it waits, and how long a step of it may take."""
+
+    revive: Revive = lambda: None
+    seconds: float = LIFE_SECONDS
+
+
+def _until(what: str, care: Care, condition: Callable[[], object]) -> None:
     def met() -> bool:
-        revive()
+        care.revive()
         return bool(condition())
 
-    wait_for(what, met, seconds=LIFE_SECONDS)
+    wait_for(what, met, seconds=care.seconds)
 
 
-def _until_complete(job: Quantization, revive: Revive) -> None:
-    _until(f"{job.name} complete", revive, lambda: truth(job.status(), "Complete") == "True")
+def _until_complete(job: Quantization, care: Care) -> None:
+    _until(f"{job.name} complete", care, lambda: truth(job.status(), "Complete") == "True")
 
 
-def live_success(workplace: Workplace, revive: Revive) -> tuple[Quantization, End]:
+def live_success(workplace: Workplace, care: Care) -> tuple[Quantization, End]:
     job = workplace.submit("success", behaviour=publishes)
-    _until_complete(job, revive)
+    _until_complete(job, care)
     return job, End(attempts=1)
 
 
-def live_failure(workplace: Workplace, revive: Revive) -> tuple[Quantization, End]:
+def live_failure(workplace: Workplace, care: Care) -> tuple[Quantization, End]:
     job = workplace.submit("failure", behaviour=fails_once)
-    _until_complete(job, revive)
+    _until_complete(job, care)
     return job, End(attempts=2, application=1)
 
 
-def live_disruption(workplace: Workplace, revive: Revive) -> tuple[Quantization, End]:
+def live_disruption(workplace: Workplace, care: Care) -> tuple[Quantization, End]:
     job = workplace.submit("disruption", behaviour=evicted_once(workplace.cluster))
-    _until_complete(job, revive)
+    _until_complete(job, care)
     return job, End(attempts=2, disruption=1)
 
 
-def live_suspension(workplace: Workplace, revive: Revive) -> tuple[Quantization, End]:
+def live_suspension(workplace: Workplace, care: Care) -> tuple[Quantization, End]:
     """Suspended while it runs, resumed, and then published."""
     resumed = threading.Event()
 
@@ -101,20 +110,20 @@ def live_suspension(workplace: Workplace, revive: Revive) -> tuple[Quantization,
         return publishes(pod) if resumed.is_set() else None
 
     job = workplace.submit("suspension", behaviour=behaviour)
-    _until("workers ready", revive, lambda: truth(job.status(), "WorkersReady") == "True")
+    _until("workers ready", care, lambda: truth(job.status(), "WorkersReady") == "True")
     job.change(suspend=True)
-    _until("suspended", revive, lambda: truth(job.status(), "Suspended") == "True")
-    _until("pods gone", revive, lambda: not job.pods())
+    _until("suspended", care, lambda: truth(job.status(), "Suspended") == "True")
+    _until("pods gone", care, lambda: not job.pods())
     resumed.set()
     job.change(suspend=False)
-    _until_complete(job, revive)
+    _until_complete(job, care)
     return job, End(attempts=1)
 
 
-def live_deletion(workplace: Workplace, revive: Revive) -> tuple[Quantization, None]:
+def live_deletion(workplace: Workplace, care: Care) -> tuple[Quantization, None]:
     """Deleted while it runs; nothing is left."""
     job = workplace.submit("deletion", behaviour=lambda pod: None)
-    _until("workers ready", revive, lambda: truth(job.status(), "WorkersReady") == "True")
+    _until("workers ready", care, lambda: truth(job.status(), "WorkersReady") == "True")
     job.delete()
     find = job.cluster.find
 
@@ -122,11 +131,11 @@ def live_deletion(workplace: Workplace, revive: Revive) -> tuple[Quantization, N
         found = find("quantizationjobs", job.name, namespace=job.namespace)
         return found is None and not job.children() and not job.pods()
 
-    _until("nothing left", revive, gone)
+    _until("nothing left", care, gone)
     return job, None
 
 
-LIVES: dict[str, Callable[[Workplace, Revive], tuple[Quantization, End | None]]] = {
+LIVES: dict[str, Callable[[Workplace, Care], tuple[Quantization, End | None]]] = {
     "success": live_success,
     "failure": live_failure,
     "disruption": live_disruption,
