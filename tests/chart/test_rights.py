@@ -15,7 +15,7 @@ from chart import Installed, install, of_kind
 from child_process import wait_for
 from cluster_access import Json, retry_conflicts
 from control_plane import ControlPlane
-from job_lives import LIVES, judge
+from job_lives import LIVES, Care, judge
 from plane_fixtures import new_namespace
 from quantfleet_operator.manifests.identity import CONTENT_ANNOTATION
 from quantization_jobs import Quantization, publishes
@@ -86,7 +86,7 @@ def rules_of(installed: Installed, namespace: str, part: str = "operator") -> li
 def live_through_all(workplace: Workplace, user: str, plane: ControlPlane) -> None:
     """Lives of jobs that together use every right."""
     for live in LIVES.values():
-        judge(*live(workplace, lambda: None))
+        judge(*live(workplace, Care()))
     mended(workplace)
     lost(workplace)
     forgotten(workplace)
