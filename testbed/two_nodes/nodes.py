@@ -11,14 +11,7 @@ import yaml
 
 from control_plane import SERVICE_RANGE, ControlPlane, command_line
 from two_nodes import programs
-from two_nodes.configuration import (
-    CLUSTER_DOMAIN,
-    PAUSE_IMAGE,
-    containerd_toml,
-    kubelet_yaml,
-    network_json,
-    proxy_yaml,
-)
+from two_nodes.configuration import containerd_toml, kubelet_yaml, network_json, proxy_yaml
 from two_nodes.network import connect
 from two_nodes.site import ClusterError, Node, Site
 
@@ -30,15 +23,6 @@ exec sleep infinity
 """
 """A node's mount namespace: what programs write to fixed places stays in it, and goes with it."""
 READY_SECONDS = 60.0
-__all__ = [
-    "CLUSTER_DOMAIN",
-    "PAUSE_IMAGE",
-    "enter",
-    "program",
-    "start_firewall",
-    "start_program",
-    "wait_containerd",
-]
 
 
 def program(node: Node, name: str) -> str:
