@@ -26,8 +26,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import image_base
-from image_base import Base
+import debian_tree
+from debian_tree import Base
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_DATE_EPOCH = 1700000000
@@ -35,7 +35,7 @@ SOURCE_DATE_EPOCH = 1700000000
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "timeout", "retries")
 SOURCES = ("operator", "worker", "cli")
 INPUTS = (".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE")
-SCRIPTS = ("build_images.py", "image_base.py", "image_requirements.py", "image_sbom.py")
+SCRIPTS = ("build_images.py", "debian_tree.py", "image_requirements.py", "image_sbom.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +143,13 @@ def has_image(podman: Sequence[str], tag: str) -> bool:
 
 def base_image(base: Base, folder: Path, podman: Sequence[str]) -> str:
     """The tag of the base image, which is made if it is not there."""
-    source = (ROOT / "scripts" / "image_base.py").read_bytes() + repr(base).encode()
+    source = (ROOT / "scripts" / "debian_tree.py").read_bytes() + repr(base).encode()
     tag = f"localhost/base-{base.name}:{hashlib.sha256(source).hexdigest()[:12]}"
     if not has_image(podman, tag):
         tree = folder / "tree"
         shutil.rmtree(tree, ignore_errors=True)
-        image_base.make_tree(base, tree)
-        image_base.import_tree(tree, tag, podman)
+        debian_tree.make_tree(base, tree)
+        debian_tree.import_tree(tree, tag, podman)
         shutil.rmtree(tree)
     return tag
 

@@ -58,7 +58,7 @@ VOLUMES = "--volume models=/volumes/models --volume data=/volumes/data --volume 
 
 
 def test_a_worker_without_a_place_ends_with_64_and_one_line(worker: BuiltImage) -> None:
-    done = worker.run(environment={"QUANTFLEET_TERMINATION_LOG": "/tmp/last-words"})
+    done = worker.run(environment={"QUANTFLEET_TERMINATION_LOG": "/dev/shm/last-words"})
     assert done.returncode == 64
     assert done.stderr.splitlines()[0].startswith("error: QUANTFLEET_SPEC")
     assert len(done.stderr.splitlines()) == 1, done.stderr
