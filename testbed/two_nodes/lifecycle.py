@@ -75,8 +75,8 @@ def down(site: Site) -> None:
 
 
 def is_up(site: Site) -> bool:
-    """Whether the cluster is there and both nodes are ready."""
-    if not site.record.exists() or not control_groups.exists(site) or not network.links(site):
+    """Whether the cluster is there, all that was started runs and both nodes are ready."""
+    if not site.record.exists() or not network.links(site) or programs.ended(site):
         return False
     return host.api_answers(site) and nodes_ready(host.plane_of(site))
 

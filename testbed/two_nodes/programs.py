@@ -70,6 +70,12 @@ def pid_of(site: Site, name: str) -> int | None:
     return pid if _started(pid) == recorded["started"] is not None else None
 
 
+def ended(site: Site) -> list[str]:
+    """Programs that were started, and that ended without being told to."""
+    names = [path.stem for path in (site.folder / "programs").glob("*.json")]
+    return [name for name in names if pid_of(site, name) is None]
+
+
 def stop(site: Site, name: str, *, kill: bool = False) -> None:
     """End a program and wait for it: SIGTERM first, or SIGKILL at once as in a crash."""
     pid = pid_of(site, name)
@@ -81,6 +87,7 @@ def stop(site: Site, name: str, *, kill: bool = False) -> None:
             if pid_of(site, name) == pid:
                 signal.pidfd_send_signal(handle, number)
             if _gone(site, name):
+                _record(site, name).unlink()
                 return
     finally:
         os.close(handle)
