@@ -62,8 +62,8 @@ def test_a_good_job_is_described_in_full(bench: Any) -> None:
 
 
 def test_the_memory_of_a_pod_is_that_of_its_ranks_with_weights_once(bench: Any) -> None:
-    workers = {"count": 2, "processesPerWorker": 2}
-    one, two = described(bench, 1), described(bench, workers=workers)
+    pods = bench.job(workers={"count": 2, "processesPerWorker": 2})
+    one, two = described(bench, 1), describe(pods, volumes=bench.volumes)
     assert two["ranks"] == 4
     rank = two["memoryOfARank"][-1]["bytes"] + PROCESS_BYTES
     assert rank < two["memoryOfAPodBytes"] < 2 * rank
