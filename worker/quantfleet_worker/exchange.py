@@ -27,6 +27,10 @@ LONGEST_PAUSE = 0.02  # seconds between two looks at a record that somebody will
 _STOPPED = "stopped"  # what a phase may be agreed to be
 
 
+class TransferFailed(TryAgain):
+    """A peer or the network is gone, and it is not said which."""
+
+
 @dataclass(slots=True)
 class Traffic:
     """What this rank sent to others."""
@@ -267,4 +271,4 @@ def retriable(what: str) -> Iterator[None]:
         yield
     except (dist.DistError, RuntimeError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TryAgain(f"exchange failed in {what}: {first_line}") from error
+        raise TransferFailed(f"exchange failed in {what}: {first_line}") from error

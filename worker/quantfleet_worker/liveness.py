@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 0.5
 LOST_AFTER_SECONDS = 7.0
+NEWS_SECONDS = LOST_AFTER_SECONDS + 4 * HEARTBEAT_SECONDS
+"""How long after a rank is lost all others know which."""
 
 
 class Liveness:

@@ -11,9 +11,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from time import sleep
 
 from quantfleet_api.errors import ExitCode, Interrupted, QuantFleetError
 from quantfleet_worker.control import Control
+from quantfleet_worker.exchange import TransferFailed
+from quantfleet_worker.liveness import NEWS_SECONDS
 from quantfleet_worker.messages import RankJob
 from quantfleet_worker.run import run_rank
 from quantfleet_worker.work_folder import work_path
@@ -41,6 +44,10 @@ def _outcome(work: Callable[[], None], control: Control) -> tuple[int, str]:
         work()
     except Interrupted:
         return control.stop_code or int(ExitCode.INTERRUPTED), "stopped on request"
+    except TransferFailed as error:
+        logger.warning("failed: %s", error, exc_info=True)
+        sleep(NEWS_SECONDS)  # where a rank is lost, this process leaves meanwhile and names it
+        return int(error.exit_code), str(error)
     except QuantFleetError as error:
         logger.warning("failed: %s", error, exc_info=True)
         return int(error.exit_code), str(error)
