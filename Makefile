@@ -65,8 +65,9 @@ format: setup  ## format the code and mend what can be mended
 generate: setup  ## write the CRD, the chart's copy of it and the reference of fields anew
 	$(VENV)/bin/python scripts/generate.py
 
-test: lint demo-data kubernetes  ## lint, then every test but the soak
-	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal
+test: lint demo-data kubernetes cluster-programs images  ## lint, then every test but the soak
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "not (cluster or soak)"
+	$(PYTEST) -m "cluster and not soak" tests/images tests/cluster
 
 test-unit: setup  ## the tests that need no other ranks, no demo data, no Kubernetes
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m "not (distributed or demo or controlplane or cluster or soak)"
