@@ -23,6 +23,7 @@ from containers import BuiltImage
 from control_plane import wait_namespace_usable
 from engine_runs import folder_digests
 from manifests import edited
+from quantfleet_api.names import JOB_NAME_LABEL
 from quantization_jobs import Quantization
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -31,6 +32,7 @@ WORKER_USER = 1000
 MODEL = "smollm2-cut2"
 PUBLISHED = "out/"
 """What of an attempt's folder becomes the output."""
+APART = "spec.workers.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 FEW_TEXTS: Mapping[str, object] = {
     "spec.calibration.sampleCount": 8,
     "spec.calibration.sequenceLength": 64,
@@ -45,29 +47,22 @@ EIGHT_LAYERS: Mapping[str, object] = {
     "spec.calibration.sequenceLength": 128,
 }
 """Edits for a job that lasts long enough to be struck in its middle."""
-ON_TWO_NODES: Mapping[str, object] = {
-    "spec.workers.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution": [
-        {
-            "topologyKey": "kubernetes.io/hostname",
-            "labelSelector": {
-                "matchExpressions": [
-                    {"key": "batch.kubernetes.io/job-completion-index", "operator": "Exists"}
-                ]
-            },
-        }
-    ]
-}
 
 
 def example(name: str, edits: Mapping[str, object] | None = None) -> Json:
     """The example's manifest under a name of its own, with few texts and one pod a node."""
     document = yaml.safe_load(EXAMPLE.read_text())
+    apart = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {JOB_NAME_LABEL: name}},
+    }
     own = {
+        APART: [apart],
         "metadata.name": name,
         "spec.output.pvc.path": name,
         "spec.model.source.pvc.path": MODEL,
     }
-    return edited(document, {**FEW_TEXTS, **ON_TWO_NODES, **own, **(edits or {})})
+    return edited(document, {**FEW_TEXTS, **own, **(edits or {})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
