@@ -66,7 +66,7 @@ def submit(engine: Engine, layer: LayerPlan, own: LayerLayout, finished: Finishe
         engine.exchange.put(f"done/{layer.index}/{engine.rank}", json.dumps(record))
         if engine.rank == 0:
             _commit(engine, layer, finished, started)
-        elif engine.exchange.get(f"committed/{layer.index}", patient=True) == STOPPED:
+        elif engine.exchange.last_word(f"committed/{layer.index}", rank=0) in (None, STOPPED):
             raise Interrupted("a peer stopped before the layer was finished")
 
     engine.writer.submit(layer.index, job)
@@ -147,13 +147,13 @@ def _commit(engine: Engine, layer: LayerPlan, finished: Finished, started: float
     """Rank 0: the journal takes the layer over once every rank has written its part."""
     key = f"committed/{layer.index}"
     records = [
-        engine.exchange.get(f"done/{layer.index}/{rank}", patient=True)
+        engine.exchange.last_word(f"done/{layer.index}/{rank}", rank=rank)
         for rank in range(engine.layout.world_size)
     ]
-    if STOPPED in records:
+    if STOPPED in records or None in records:
         engine.exchange.put(key, STOPPED)
         raise Interrupted("a peer stopped before the layer was finished")
-    parts = [json.loads(record) for record in records]
+    parts = [json.loads(record) for record in records if record is not None]
     journal = read_journal(engine.folder)
     assert journal is not None, "the journal begins before the first layer"
     assert len(journal.layers) == layer.index, "layers are committed in order"

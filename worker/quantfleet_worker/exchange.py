@@ -106,11 +106,25 @@ class Exchange:
         with retriable("store"):
             self._store.set(f"record/{key}", value)
 
-    def get(self, key: str, *, patient: bool = False) -> str:
-        """Wait for a record, however long its maker needs; if `patient`, also after a stop."""
+    def get(self, key: str) -> str:
+        """Wait for a record, however long its maker needs."""
         with retriable("store"):
-            wait_for(self._store, [f"record/{key}"], _never if patient else self._any_stop)
+            wait_for(self._store, [f"record/{key}"], self._any_stop)
             value: bytes = self._store.get(f"record/{key}")
+            return value.decode()
+
+    def last_word(self, key: str, *, rank: int) -> str | None:
+        """A record that `rank` makes even after a stop; None once it will make none any more."""
+        made, silent = [f"record/{key}"], [f"silent/{rank}"]
+        pause = 0.0005
+        with retriable("store"):
+            while not self._store.check(made):
+                # asked in this order: a silent rank has made all records that it ever makes
+                if self._store.check(silent) and not self._store.check(made):
+                    return None
+                sleep(pause)
+                pause = min(pause * 1.5, LONGEST_PAUSE)
+            value: bytes = self._store.get(made[0])
             return value.decode()
 
     def tick(self, key: str) -> int:
@@ -119,8 +133,9 @@ class Exchange:
             return int(self._store.add(f"count/{key}", 1))
 
     def stop_everyone(self) -> None:
-        """This rank was asked to stop, and whoever waits for its records would wait for ever."""
+        """This rank was asked to stop: whoever waits for its records would wait for ever."""
         with retriable("store"):
+            self._store.set(f"silent/{self.rank}", "1")
             self._store.set(_STOPPED, "1")
 
     def _any_stop(self) -> None:

@@ -37,6 +37,8 @@ LAST_TRY_SECONDS = 0.5
 """Between two tries of the last report."""
 OVER = 409
 """Another attempt is at work, or the job has ended: nobody wants reports any more."""
+_RANDOM = random.Random()
+"""Our own: numbers drawn by a thread must not change what seeded code draws."""
 
 
 class Reporter:
@@ -170,4 +172,4 @@ class Reporter:
 
 
 def _longer(seconds: float) -> float:
-    return seconds * (1.0 + JITTER * random.random())
+    return seconds * (1.0 + JITTER * _RANDOM.random())
