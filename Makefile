@@ -81,8 +81,10 @@ test-controlplane: setup kubernetes  ## the tests on a real Kubernetes control p
 cluster-test: demo-data cluster-programs images  ## the tests on real nodes; brings the cluster up and down
 	$(PYTEST) -m "cluster and not soak" tests/images tests/cluster
 
-soak: demo-data kubernetes  ## the long lists in full (hours)
-	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m soak --timeout 3600
+soak: demo-data cluster-programs images  ## the long lists in full (hours)
+	$(VENV)/bin/python scripts/fetch_demo.py --layers $(CUT_LAYERS) 8
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadgroup -m "soak and not cluster" --timeout 3600
+	$(PYTEST) -m "soak and cluster" --timeout 3600
 
 bench: demo-data kubernetes  ## speed, memory and 1,000 jobs, a JSON line a figure
 	PYTHONPATH=scripts:tests/support $(VENV)/bin/python -m benchmarks --demo $(DEMO)
