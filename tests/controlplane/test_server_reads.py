@@ -160,8 +160,10 @@ def test_a_stream_begins_with_the_job_and_brings_what_happens(
         pass
     last = stream.next("end")
     assert list(stream) == []
+    stream.close()
     again = server_place.reader().follow(f"{job.path}/events", last.id)
     assert again.status == 204  # a browser that gets it asks no more
+    again.close()
 
 
 def test_a_stream_goes_on_from_the_last_event(server_place: ServerPlace, job: Reporting) -> None:
@@ -189,3 +191,4 @@ def test_a_job_that_is_deleted_ends_its_streams(server_place: ServerPlace, job: 
     job.delete()
     assert stream.next("deleted").data == {"uid": job.uid}
     assert [event.kind for event in stream] == ["end"]
+    stream.close()

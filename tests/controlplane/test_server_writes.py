@@ -184,6 +184,7 @@ def test_a_server_that_is_told_to_stop_writes_what_it_has(own_server_place: Serv
     assert "Traceback" not in own_server_place.server.log()
     # it is the server that ends, not the job
     assert "end" not in {event.kind for event in stream}
+    stream.close()
 
 
 def test_a_watch_that_expired_or_broke_misses_nothing(
