@@ -124,7 +124,6 @@ def test_c19_the_server_shows_a_new_certificate_without_a_restart(
     assert job.post(fresh, rank(layer=2, numLayers=9)).status == 200
     assert stream.next("progress").data["layersCompleted"] == 2
     stream.close()
-    stream.close()
 
 
 def test_c19_a_certificate_that_is_broken_leaves_the_old_one(own_server_place: ServerPlace) -> None:
