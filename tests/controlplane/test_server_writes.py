@@ -197,7 +197,7 @@ def test_a_watch_that_expired_or_broke_misses_nothing(
         wait_for(f"{kind} struck", lambda: not proxy.pending())
         phase = "Calibrating" if kind == "expire" else "Publishing"
         job.write_status(phase=phase)
-        wait_for(phase, lambda phase=phase: shown(proxied, job)["phase"] == phase)
+        wait_for(phase, lambda phase=phase: shown(proxied, job).get("phase") == phase)
     other = proxied.submit("other")
     wait_for("other seen", lambda: proxied.reader().get(other.path).status == 200)
 

@@ -85,7 +85,8 @@ def test_a_run_and_its_resume_are_told_to_the_end(pods: Pods, listener: Listener
         assert layers == sorted(layers)
         # a short attempt may end before a rank of another pod is told of
         assert all(layer >= 3 for layer in layers), "what is committed counts from the start"
-    states = [rank for report in second for rank in report.ranks if rank.stage == "Calibrating"]
+    told_ranks = [rank for report in listener.heard for rank in report.ranks]
+    states = [rank for rank in told_ranks if rank.stage == "Calibrating"]
     assert all(rank.num_layers == LAYERS for rank in states)
     assert any(rank.eta_seconds is not None for rank in states)
     assert all(rank.samples <= rank.num_samples for rank in states)
