@@ -65,6 +65,16 @@ def stop(child: Child) -> int:
         return child.process.wait()
 
 
+def metric_of(text: str, name: str, labels: Mapping[str, str]) -> float:
+    """Sum of the samples of a metric, in a Prometheus text, that have these labels."""
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if line.split("{")[0].split(" ")[0] == name and all(part in line for part in wanted)
+    )
+
+
 def free_port() -> int:
     """A port of the loopback that nobody listened on a moment ago."""
     with socket.socket() as probe:

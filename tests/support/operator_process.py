@@ -82,12 +82,7 @@ class OperatorProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of a metric that have these labels."""
-        wanted = [f'{key}="{value}"' for key, value in labels.items()]
-        return sum(
-            float(line.rsplit(" ", 1)[1])
-            for line in self.metrics().splitlines()
-            if line.split("{")[0].split(" ")[0] == name and all(part in line for part in wanted)
-        )
+        return child_process.metric_of(self.metrics(), name, labels)
 
     def ensure_started(self) -> None:
         """Start it if it is dead, and wait until it is ready."""

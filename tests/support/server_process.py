@@ -194,13 +194,8 @@ class ServerProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of a metric that have these labels."""
-        wanted = [f'{key}="{value}"' for key, value in labels.items()]
         text: str = self.client().get("/metrics").body["text"].decode()
-        return sum(
-            float(line.rsplit(" ", 1)[1])
-            for line in text.splitlines()
-            if line.split("{")[0].split(" ")[0] == name and all(part in line for part in wanted)
-        )
+        return child_process.metric_of(text, name, labels)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
