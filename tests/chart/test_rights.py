@@ -168,6 +168,15 @@ def refused(plane: ControlPlane, user: str) -> list[Right]:
     ]
 
 
+def released(plane: ControlPlane, release: str, only: str | None) -> Installed:
+    """The chart for one namespace, or for all."""
+    options = ("--set", f"watchNamespaces={{{only}}}") if only else ()
+    # the definition belongs to the first release
+    first = plane.cluster.find("customresourcedefinitions", "quantizationjobs.quantfleet.io")
+    own = ("--set", f"crds.enabled={'false' if first else 'true'}")
+    return install(plane, release, *options, *own)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("everywhere", [True, False], ids=["cluster-wide", "one namespace"])
 def test_t15_every_right_is_used_and_none_is_lacking(
@@ -175,11 +184,7 @@ def test_t15_every_right_is_used_and_none_is_lacking(
 ) -> None:
     namespace = new_namespace(bare_plane.cluster, "rights")
     release = "everywhere" if everywhere else "here"
-    options = () if everywhere else ("--set", f"watchNamespaces={{{namespace}}}")
-    # the definition belongs to the first release
-    first = bare_plane.cluster.find("customresourcedefinitions", "quantizationjobs.quantfleet.io")
-    own = ("--set", f"crds.enabled={'false' if first else 'true'}")
-    installed = install(bare_plane, release, *options, *own)
+    installed = released(bare_plane, release, None if everywhere else namespace)
     user = installed.operator_user
 
     settings = {
@@ -232,10 +237,7 @@ def test_t15_every_right_of_the_server_is_used_and_none_is_lacking(
 ) -> None:
     namespace = new_namespace(bare_plane.cluster, "reporting")
     release = "server-everywhere" if everywhere else "server-here"
-    options = () if everywhere else ("--set", f"watchNamespaces={{{namespace}}}")
-    first = bare_plane.cluster.find("customresourcedefinitions", "quantizationjobs.quantfleet.io")
-    own = ("--set", f"crds.enabled={'false' if first else 'true'}")
-    installed = install(bare_plane, release, *options, *own)
+    installed = released(bare_plane, release, None if everywhere else namespace)
     user = installed.server_user
 
     with open_server_place(
